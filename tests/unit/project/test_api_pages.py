@@ -27,7 +27,7 @@ def test_every_public_name_of_the_sdk_stands_there_once() -> None:
 
 
 def test_every_name_of_the_reference_exists() -> None:
-    modules = {"testing", "taskiq", "otel"}
+    modules = {"testing", "taskiq", "celery", "otel"}
     for name in NAMED:
         module, _, member = name.rpartition(".")
         holder = import_module(f"trovemq.{module}" if module else "trovemq")

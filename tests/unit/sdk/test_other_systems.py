@@ -34,7 +34,8 @@ MISSING_NAMES = {
 SCRIPT = f"""
 import builtins, importlib, pkgutil, sys
 import asyncio, concurrent.futures.process, logging.handlers, multiprocessing, ssl, subprocess, tempfile
-import cryptography.x509, google.protobuf.message, grpc.aio, numpy, pytest, rich, taskiq, typer.main, yaml
+import celery, cryptography.x509, google.protobuf.message, grpc.aio, kombu.transport.virtual, numpy
+import pytest, rich, taskiq, typer.main, yaml
 
 OURS = ("trovemq", "trovemq_proto", "trovemq_rpc")
 import_before = builtins.__import__

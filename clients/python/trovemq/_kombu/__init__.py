@@ -1,0 +1,1 @@
+"""The parts of the kombu transport; `trovemq.celery` is its public name."""

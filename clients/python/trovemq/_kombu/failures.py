@@ -1,0 +1,27 @@
+"""Errors after which kombu and Celery connect again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+_AWAY: Final = (errors.BROKER_UNREACHABLE, errors.REQUEST_TIMEOUT, errors.CLIENT_CLOSED)
+
+
+class BrokerAwayError(ConnectionError):
+    """The broker does not answer, or the connection is closed."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises BrokerAwayError for a TroveError after which to connect again; others as they are."""
+    try:
+        yield
+    except TroveError as error:
+        if error.spec in _AWAY or error.retriable:
+            raise BrokerAwayError(str(error)) from error
+        raise

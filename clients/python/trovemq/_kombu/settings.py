@@ -1,0 +1,53 @@
+"""The `transport_options` of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from trovemq._kombu.qos import RENEW_AFTER_DEFAULT, RENEWED_LEASE_DEFAULT
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `broker_transport_options` may have, beside kombu's options.
+
+    Attributes:
+        group: The consumer group of all workers. Its settings and offsets are per topic.
+        topic_prefix: Before the name of each topic.
+        control_topic: The topic of replies, remote control and events.
+        event_exchange: Celery's setting `event_exchange`, if it was changed.
+        create_topics: Whether declaring a queue creates its topic.
+        queue_count: Queues of a created topic, on each broker. Priorities count within one queue.
+        read_ahead: Messages that a worker receives ahead of its prefetch, in each queue.
+        renew_after: Seconds after which the worker renews a lease; less than the broker's
+            `renewed_total_max_ms`.
+        renewed_lease: Seconds to which it extends the lease.
+        get_timeout: Seconds that `basic_get` waits for the broker.
+    """
+
+    group: str = "celery"
+    topic_prefix: str = ""
+    control_topic: str = "celery-control"
+    event_exchange: str = "celeryev"
+    create_topics: bool = True
+    queue_count: int = 1
+    read_ahead: int = 1
+    renew_after: float = RENEW_AFTER_DEFAULT
+    renewed_lease: float = RENEWED_LEASE_DEFAULT
+    get_timeout: float = 1.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The options that are meant for this transport; kombu has others. Raises TroveError
+        REQUEST_ILLEGAL for a value of another type."""
+        values = {field.name: options[field.name] for field in fields(cls) if field.name in options}
+        for name, value in values.items():
+            wanted: Any = type(getattr(cls(), name))
+            if not isinstance(value, (int, float) if wanted is float else wanted):
+                text = f"the transport option {name}={value!r} is to be of type {wanted.__name__}"
+                raise TroveError(errors.REQUEST_ILLEGAL, text, argument=name)
+        return cls(**values)

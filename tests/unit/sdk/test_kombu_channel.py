@@ -1,0 +1,231 @@
+"""The kombu transport on a client in memory: queues, exchanges, shared queues, ends, errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import kombu
+import pytest
+
+import trovemq.celery
+import trovemq.sync
+from tests.support.kombu_messages import FakeClient, received
+from trovemq.celery import BrokerAwayError, Transport
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+
+WAIT_SECONDS = 60
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
+    made = FakeClient()
+    monkeypatch.setattr(trovemq.sync, "connect", lambda url, **_: made)
+    yield made
+    Transport.bindings.clear()
+
+
+@pytest.fixture
+def connect(client: FakeClient) -> Iterator[Callable[..., kombu.Connection]]:
+    opened: list[kombu.Connection] = []
+
+    def open_one(**options: Any) -> kombu.Connection:
+        opened.append(kombu.Connection("trovemq://127.0.0.1:8081", transport_options=options))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+Connect = Callable[..., kombu.Connection]
+
+
+def publish(connection: kombu.Connection, body: Any = "x", **arguments: Any) -> None:
+    with connection.channel() as channel:
+        kombu.Producer(channel).publish(body, **arguments)
+
+
+def consume(connection: kombu.Connection, queue: kombu.Queue, count: int = 1, ack: bool = True) -> list[Any]:
+    """The messages, which are acknowledged; the consumer is closed."""
+    got: list[Any] = []
+
+    def take(_: Any, message: Any) -> None:
+        got.append(message)
+        if ack:
+            message.ack()
+
+    with kombu.Consumer(connection, [queue], callbacks=[take], accept=["json", "pickle", "text/plain"]):
+        while len(got) < count:
+            connection.drain_events(timeout=WAIT_SECONDS)
+    return got
+
+
+def test_a_queue_is_a_mixed_topic_by_priority_and_one_group(client: FakeClient, connect: Connect) -> None:
+    connection = connect(group="shop", topic_prefix="p-")
+    queue = kombu.Queue("mail.high")
+    publish(connection, {"n": 1}, routing_key="mail.high", declare=[queue], priority=7)
+    (got,) = consume(connection, queue)
+    assert got.payload == {"n": 1}
+    assert client.created == [("p-mail%2Ehigh", "MIXED", {"order": "priority"})]
+    assert client.subscribed == [("p-mail%2Ehigh", "shop", {"prefetch": 1, "start": "earliest"})]
+    ((topic, body, arguments),) = client.sent
+    assert (topic, arguments["priority"]) == ("p-mail%2Ehigh", 7)
+    assert json.loads(json.loads(body)["body"]) == {"n": 1}, "text is readable in the record"
+
+
+def test_bytes_arrive_as_they_were(client: FakeClient, connect: Connect) -> None:
+    connection, queue = connect(), kombu.Queue("binary")
+    publish(connection, {"n": b"\x00\xff"}, routing_key="binary", declare=[queue], serializer="pickle")
+    (got,) = consume(connection, queue)
+    assert got.payload == {"n": b"\x00\xff"}
+
+
+def test_a_task_with_a_time_is_sent_with_it(client: FakeClient, connect: Connect) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    publish(connect(), routing_key="q", headers={"eta": later.isoformat()}, declare=[kombu.Queue("q")])
+    assert client.sent[0][2]["deliver_at"] == later
+
+
+def test_exchanges_lead_to_the_bound_queues(client: FakeClient, connect: Connect) -> None:
+    connection = connect()
+    direct, topic = kombu.Exchange("d", "direct"), kombu.Exchange("t", "topic")
+    queues = [
+        kombu.Queue("one", direct, routing_key="a"),
+        kombu.Queue("two", topic, routing_key="x.*"),
+        kombu.Queue("three", topic, routing_key="#"),
+    ]
+    publish(connection, exchange=direct, routing_key="a", declare=queues)
+    publish(connection, exchange=topic, routing_key="x.y")
+    assert sorted(name for name, _, _ in client.sent) == ["one", "three", "two"]
+
+
+def test_what_no_queue_gets_is_said_once(
+    client: FakeClient, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect()
+    with connection.channel() as channel, caplog.at_level(logging.WARNING):
+        producer = kombu.Producer(channel, kombu.Exchange("d", "direct"))
+        producer.publish("x", routing_key="lost")
+        producer.publish("x", routing_key="lost")
+    assert client.sent == []
+    assert caplog.text.count("are dropped: this process has declared no queue for them") == 1
+
+
+def test_a_fanout_reaches_kept_and_shared_queues(client: FakeClient, connect: Connect) -> None:
+    connection, fanout = connect(), kombu.Exchange("f", "fanout")
+    kept = kombu.Queue("kept", fanout)
+    shared = [kombu.Queue(f"bcast.{uuid4()}", fanout, auto_delete=True) for _ in range(2)]
+    publish(connection, "all", exchange=fanout, declare=[kept, *shared])
+    assert sorted(name for name, _, _ in client.sent) == ["celery-control", "kept"]
+    for queue in (kept, *shared):
+        assert consume(connection, queue)[0].payload == "all"
+    assert [topic for topic, _, _ in client.created] == ["kept", "celery-control"]
+
+
+def test_a_reply_is_read_by_the_process_that_declared_its_queue(client: FakeClient, connect: Connect) -> None:
+    connection, exchange = connect(), kombu.Exchange("reply.celery.pidbox", "direct", durable=False)
+    mine = kombu.Queue(f"{uuid4()}.reply.celery.pidbox", exchange, routing_key="mine", auto_delete=True)
+    mine(connection.default_channel).declare()
+    for key in ("other", "mine"):
+        publish(connection, key, exchange=exchange, routing_key=key)
+    assert [one.payload for one in consume(connection, mine)] == ["mine"]
+    assert {name for name, _, _ in client.sent} == {"celery-control"}
+    (topic, _, options) = client.subscribed[0]
+    assert (topic, options) == ("celery-control", {"broadcast": True, "start": "latest"})
+
+
+def test_a_kept_queue_with_the_name_of_a_reply_queue_is_refused(connect: Connect) -> None:
+    with pytest.raises(TroveError, match="give it another name") as raised:
+        kombu.Queue(f"tenant-{uuid4()}")(connect().default_channel).declare()
+    assert raised.value.spec is errors.TOPIC_ILLEGAL
+
+
+def test_a_topic_of_another_type_is_refused(client: FakeClient, connect: Connect) -> None:
+    client.message_type = "NORMAL"
+    with pytest.raises(TroveError, match="trovemq topic alter q --type MIXED"):
+        kombu.Queue("q")(connect().default_channel).declare()
+
+
+def test_a_record_of_another_program_is_a_dead_letter(
+    client: FakeClient, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, queue, strange = connect(), kombu.Queue("q"), received(b"12 apples", topic="q")
+    queue(connection.default_channel).declare()
+    client.put(strange)
+    publish(connection, "fine", routing_key="q")
+    assert consume(connection, queue)[0].payload == "fine"
+    assert strange.settled == ["dead"]
+    assert "is a dead letter now" in caplog.text
+
+
+def test_the_prefetch_stops_the_delivery(client: FakeClient, connect: Connect) -> None:
+    connection, queue, got = connect(), kombu.Queue("q"), []
+    for n in range(3):
+        publish(connection, n, routing_key="q", declare=[queue])
+    with kombu.Consumer(
+        connection, [queue], prefetch_count=2, callbacks=[lambda _, message: got.append(message)]
+    ):
+        connection.drain_events(timeout=WAIT_SECONDS)
+        connection.drain_events(timeout=WAIT_SECONDS)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0)
+        got[0].ack()
+        connection.drain_events(timeout=WAIT_SECONDS)
+    assert [message.payload for message in got] == [0, 1, 2]
+
+
+def test_a_cancelled_consumer_keeps_its_subscription_until_its_messages_are_settled(
+    client: FakeClient, connect: Connect
+) -> None:
+    connection, queue = connect(), kombu.Queue("q")
+    publish(connection, 1, routing_key="q", declare=[queue])
+    (got,) = consume(connection, queue, ack=False)
+    (subscription,) = client.subscriptions
+    assert subscription.ended
+    assert not subscription.closed
+    got.ack()
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    assert subscription.closed
+
+
+def test_a_closed_connection_closes_its_subscriptions_and_client(
+    client: FakeClient, connect: Connect
+) -> None:
+    connection, queue = connect(), kombu.Queue("q")
+    publish(connection, 1, routing_key="q", declare=[queue])
+    consume(connection, queue, ack=False)
+    connection.close()
+    assert client.closed
+    assert all(one.closed for one in client.subscriptions)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"), [(errors.BROKER_UNREACHABLE, BrokerAwayError), (errors.ACCESS_DENIED, TroveError)]
+)
+def test_only_a_broker_that_is_away_is_a_connection_error(
+    client: FakeClient, connect: Connect, spec: Any, kind: type[Exception]
+) -> None:
+    connection = connect()
+    publish(connection, routing_key="q", declare=[kombu.Queue("q")])
+    client.failure = TroveError(spec, "for a reason")
+    with pytest.raises(kind, match="for a reason"):
+        publish(connection, routing_key="q")
+    assert issubclass(kind, connection.connection_errors) == (kind is BrokerAwayError)
+
+
+def test_an_option_of_another_type_is_refused(client: FakeClient, connect: Connect) -> None:
+    with pytest.raises(TroveError, match="read_ahead='4' is to be of type int"):
+        connect(read_ahead="4").connect()
+
+
+def test_the_secret_is_masked_and_the_url_may_name_several_servers() -> None:
+    connection = kombu.Connection("trovemq://ann:secret@ns1:9876,ns2:9876?tls=true")
+    assert connection.as_uri() == "trovemq://ann:**@ns1:9876,ns2:9876?tls=true"
+    assert "secret" in connection.as_uri(include_password=True)
