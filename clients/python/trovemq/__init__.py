@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
     from trovemq.received_batch import ReceivedBatch
+    from trovemq.replies import Reply, ReplyCounts
     from trovemq.running import Running
     from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.serializers import Serializer, UndecodableBody
@@ -158,6 +159,8 @@ __all__ = [
     "ReplicaGroup",
     "ReplicaLag",
     "ReplicaNode",
+    "Reply",
+    "ReplyCounts",
     "ResentDeadLetter",
     "Retry",
     "Running",
@@ -249,6 +252,7 @@ _MODULES = {
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
     "trovemq.received_batch": ("ReceivedBatch",),
+    "trovemq.replies": ("Reply", "ReplyCounts"),
     "trovemq.running": ("Running",),
     "trovemq.models.search": ("SearchAnswer", "SearchPart", "Where"),
     "trovemq.models.security": (

@@ -24,7 +24,7 @@ from trovemq._common.arguments import (
 )
 from trovemq._net.connections import ConnectionPool
 from trovemq._net.servers import parse_server
-from trovemq._run.closing import Closing
+from trovemq._run.requesting import Requesting
 from trovemq.options import ClientOptions
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -133,7 +133,7 @@ class Connecting:
         await self._client.close()
 
 
-class Client(Closing):
+class Client(Requesting):
     """A connected client, created by `connect`. It belongs to the event loop in which it was created.
 
     Attributes:

@@ -44,7 +44,7 @@ class Held:
 
 
 class QoS:
-    """What kombu asks of a channel's unacknowledged messages. Any thread may settle one.
+    """The interface that kombu asks of a channel's unacknowledged messages. Any thread may settle one.
 
     Args:
         prefetch_count: How many messages may be unacknowledged; 0: any number.
@@ -109,8 +109,8 @@ class QoS:
         return self._held[delivery_tag].message
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledges it, together with others, without waiting for the broker. One that was settled before
-        is left as it is."""
+        """Acknowledges it, together with others, without waiting for the broker. A second call
+        does nothing."""
         held = self._pop(delivery_tag)
         if held is not None and held.leased is not None:
             self.settle(held.leased.consumed)
@@ -131,7 +131,7 @@ class QoS:
             self.reject(tag, requeue=True)
 
     def restore_unacked_once(self, stderr: object = None) -> None:
-        """As `restore_unacked`, at the channel's end; renews no more leases."""
+        """Returns them at the channel's end, and renews no more leases."""
         self._closed.set()
         self.restore_unacked()
 

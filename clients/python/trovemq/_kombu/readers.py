@@ -32,7 +32,7 @@ class Reader:
     """Receives a queue's messages in a thread, each after the one before was fetched.
 
     Args:
-        topic: What it receives.
+        topic: The topic of its messages.
         subscription: Is entered here, and closed by `close`.
         arrived: Called in the thread after each message, and after the end.
         ahead: How many messages may wait here.

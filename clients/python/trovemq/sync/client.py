@@ -12,6 +12,7 @@ from trovemq import client as aio
 from trovemq import received
 from trovemq.handlers import Handlers
 from trovemq.options import ClientOptions
+from trovemq.replies import ReplyCounts
 from trovemq.starts import Start
 from trovemq.sync import _loop_thread
 from trovemq.sync._calls import SyncWrapper, iterates, makes, waits
@@ -64,6 +65,8 @@ class Client(SyncWrapper[aio.Client]):
     # --- sending --------------------------------------------------------------------------------------
     send = waits(aio.Client.send)
     producer = makes(aio.Client.producer, Producer)
+    request = waits(aio.Client.request)
+    reply = waits(aio.Client.reply)
     transaction = makes(aio.Client.transaction, AtomicTransaction)
     recall = waits(aio.Client.recall)
 
@@ -83,6 +86,11 @@ class Client(SyncWrapper[aio.Client]):
     search_offset = waits(aio.Client.search_offset)
     queue_offsets = waits(aio.Client.queue_offsets)
     broker_time = waits(aio.Client.broker_time)
+
+    @property
+    def reply_counts(self) -> ReplyCounts:
+        """The requests that wait, and the replies that were dropped."""
+        return self._inner.reply_counts
 
     @cached_property
     def admin(self) -> Admin:
