@@ -140,13 +140,15 @@ def test_pull_pages_and_ends_at_the_end(trovemq: CommandLine) -> None:
     assert (rate["messages"], rate["bodyBytes"]) == (3000, 12_000_000)
 
 
-def test_a_thousand_lines_lay_in_one_queue(trovemq: CommandLine) -> None:
-    trovemq.answer("topic", "create", "spread", "--queues", "4")
-    lines = b"".join(b"line %d\n" % number for number in range(1_000))
-    trovemq.answer("produce", "spread", stdin=lines)
-    (described,) = trovemq.answer("topic", "describe", "spread")
+@pytest.mark.parametrize(("count", "least"), [(12, 3), (1_000, 100)])
+def test_the_lines_lay_in_one_queue(trovemq: CommandLine, count: int, least: int) -> None:
+    topic = f"spread-{count}"
+    trovemq.answer("topic", "create", topic, "--queues", "4")
+    lines = b"".join(b"line %d\n" % number for number in range(count))
+    trovemq.answer("produce", topic, stdin=lines)
+    (described,) = trovemq.answer("topic", "describe", topic)
     counts = [queue["maxOffset"] for queue in described["queues"]]
-    assert (sum(counts), min(counts) >= 100) == (1_000, True), counts
+    assert (sum(counts), min(counts) >= least) == (count, True), counts
 
 
 def test_query_pages_by_itself_and_by_cursor(trovemq: CommandLine) -> None:

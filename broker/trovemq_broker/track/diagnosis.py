@@ -343,5 +343,6 @@ def _locked(base: ConsumptionStatus, lock: LeaseView) -> ConsumptionStatus:
 
 def _who_is_there(case: _Case) -> str:
     if case.members.online:
-        return f"{case.members.online} members are connected, none of them subscribes to {case.tracked.topic}"
+        who = "1 member is" if case.members.online == 1 else f"{case.members.online} members are"
+        return f"{who} connected, and none subscribes to {case.tracked.topic}"
     return "no member is connected"

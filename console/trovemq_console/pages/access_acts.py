@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trovemq import AccessRule, Client, UserCredentials
+from trovemq.cli.figures import counted
 from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words, not_done_on
 from trovemq_console.pages.forms import Form
 from trovemq_console.settings import ConsoleSettings
@@ -99,7 +100,7 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
     user = form.required("user")
     rules = await client.admin.rules.list_all(user)
     return Preview(
-        f"Delete the user {user} and {len(rules):,} rules?",
+        f"Delete the user {user} and {counted(len(rules), 'rule')}?",
         settings.command("user", "delete", user, "--yes"),
         "Delete",
         ("broker", "rule", "may", "on"),

@@ -179,7 +179,7 @@ async def _preview_reset(client: Client, form: Form, settings: ConsoleSettings) 
     )
     moved = [one.offset - (one.offset_before or 0) for one in changes]
     again, skipped = -sum(step for step in moved if step < 0), sum(step for step in moved if step > 0)
-    effect = f"{again:,} messages are consumed again, {skipped:,} are skipped"
+    effect = f"messages consumed again: {again:,}; skipped: {skipped:,}"
     where = f" to {moment_text(int(target['timestamp']))} UTC" if "timestamp" in target else ""
     forgotten = sum(one.in_flight for one in changes)
     return Preview(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trovemq import Client, TroveError, errors
+from trovemq.cli.figures import counted
 from trovemq_console.pages.act_parts import Act, Outcome, Preview
 from trovemq_console.pages.forms import Form, whole_number
 from trovemq_console.rendering import link
@@ -85,7 +86,7 @@ async def _preview_resend(client: Client, form: Form, settings: ConsoleSettings)
         for broker, offsets in chosen.items()
     ]
     return Preview(
-        f"Send {count:,} dead letters of {group} to their topics again?",
+        f"Send {counted(count, 'dead letter')} of {group} to their topics again?",
         "\n".join(commands),
         "Resend",
         ("broker", "offset", "result"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trovemq import BrokerAnswers, Client, TopicDescription, TroveError, errors
+from trovemq.cli.figures import counted
 from trovemq_console.pages.act_parts import Act, Outcome, Preview, in_words, not_done_on
 from trovemq_console.pages.forms import Form
 from trovemq_console.pages.topics import MESSAGE_TYPES, depth, groups_of
@@ -106,7 +107,7 @@ async def _preview_delete(client: Client, form: Form, settings: ConsoleSettings)
     groups = await groups_of(client, topic)
     reading = f" Groups that read it: {in_words(group.group for group in groups)}." if groups else ""
     return Preview(
-        f"Delete {topic} with its {depth(described):,} messages? They do not come back.{reading}",
+        f"Delete {topic} with its {counted(depth(described), 'message')}? They do not come back.{reading}",
         settings.command("topic", "delete", topic, "--yes"),
         "Delete",
         ("broker", "queues", "messages"),

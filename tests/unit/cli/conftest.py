@@ -403,14 +403,21 @@ class FakeSubscription:
         return self._settle("acknowledged", message)
 
     def return_message(
-        self, message: ReceivedMessage, delay_ms: int | None, *, tried: bool
+        self,
+        message: ReceivedMessage,
+        delay_ms: int | None,
+        *,
+        tried: bool,
+        failure: BaseException | None = None,
     ) -> asyncio.Future[None]:
         return self._settle("failed" if tried else "returned", message)
 
     def release(self, message: ReceivedMessage) -> None:
         self._settle("returned", message)
 
-    def dead_letter(self, message: ReceivedMessage) -> asyncio.Future[None]:
+    def dead_letter(
+        self, message: ReceivedMessage, *, reason: str = "", failure: BaseException | None = None
+    ) -> asyncio.Future[None]:
         return self._settle("dead", message)
 
     def _settle(self, what: str, message: ReceivedMessage) -> asyncio.Future[None]:

@@ -122,7 +122,7 @@ def test_a_rule_that_means_the_same_is_not_added_again(
     rules = '[{allow: "pub, sub", resource: "topic:orders", from: [10.0.0.0/255.0.0.0]}]'
     ran = applied(f"users: [{{name: alice, rules: {rules}}}]")
     assert {one["change"] for one in ran.objects} == {"unchanged"}
-    assert ran.objects[0]["details"] == ["keeps 1 rules that are not in the file"]
+    assert ran.objects[0]["details"] == ["keeps 1 rule that the file does not have"]
     assert action_names("*") == action_names("ALL") != action_names("Pub")
 
 

@@ -16,8 +16,8 @@ from trovemq.cli.doctor_evidence import (
     GroupEvidence,
     Holdings,
     Load,
-    counted,
 )
+from trovemq.cli.figures import counted
 from trovemq.models.broker import BrokerCondition, SettingDescription
 from trovemq.models.cluster import BrokerInfo, LostBroker, TopicDescription
 from trovemq.models.config import ConfigMember, ConfigName, ConfigStatus

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.cli.conftest import FakeClient
 from trovemq import BrokerInfo, BrokerRoute, ClusterState, LostBroker, TopicHold
+from trovemq.cli.figures import counted
 from trovemq.cli.render import body_preview, humane_size, printable
 
 
@@ -149,3 +150,27 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
     ran = trovemq("--server", "127.0.0.1:1", "--timeout", "1", "--json", "cluster")
     assert (ran.returncode, ran.stdout) == (1, b"")
     assert b'"error":"BROKER_UNREACHABLE"' in ran.stderr or b'"error":"REQUEST_TIMEOUT"' in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ('{"café": 1}'.encode(), '{"café": 1}'),
+        (b"\xff", "\\xff"),
+        (b"", ""),
+        (b"x" * 1_000, None),
+    ],
+)
+def test_only_a_body_that_is_cut_ends_with_an_ellipsis(body: bytes, shown: str | None) -> None:
+    preview = body_preview(body)
+    assert preview.endswith("…") == (shown is None)
+    assert shown is None or preview == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [(0, "message", "0 messages"), (1, "message", "1 message"), (2_000, "message", "2,000 messages")],
+)
+def test_a_count_has_the_right_noun(count: int, noun: str, text: str) -> None:
+    assert counted(count, noun) == text
+    assert counted(count, "copy", "copies") == text.replace("messages", "copies").replace("message", "copy")

@@ -18,6 +18,7 @@ from trovemq.cli.apply_file import Wanted, WantedGroup, WantedTopic, parse_file,
 from trovemq.cli.apply_steps import Step
 from trovemq.cli.apply_users import SecretFiles, user_steps
 from trovemq.cli.arguments import EveryBrokerOption
+from trovemq.cli.figures import counted
 from trovemq.cli.file_checks import illegal
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
@@ -173,7 +174,7 @@ def _topic_step(
     changes = [f"type {found.message_type} -> {new_type}"] if new_type else []
     changes += [f"queues {found.queue_count} -> {more}"] if more else []
     if wanted.queue_count and wanted.queue_count < found.queue_count:
-        changes.append(f"keeps its {found.queue_count} queues (the file has {wanted.queue_count})")
+        changes.append(f"keeps its {counted(found.queue_count, 'queue')} (the file has {wanted.queue_count})")
     new_options = {
         name: text
         for name, text in wanted.options.items()

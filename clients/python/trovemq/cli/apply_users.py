@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trovemq.cli.apply_steps import Step
 from trovemq.cli.apply_users_file import WantedRule, WantedUser
+from trovemq.cli.figures import counted
 from trovemq.cli.file_checks import illegal
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _step(
         changes.append(f"stays {found.kind.lower()} (the file differs: delete the user, then apply)")
     others = known - {rule.key for rule in wanted.rules}
     if others:
-        changes.append(f"keeps {len(others)} rules that are not in the file")
+        changes.append(f"keeps {counted(len(others), 'rule')} that the file does not have")
     if enabled is None and not new:
         return Step("user", wanted.name, broker, "unchanged", tuple(changes))
     return Step(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, QueueOption
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -146,7 +147,7 @@ def show_rate(session: Session, what: str, messages: int, size_bytes: int, secon
     session.output.show(
         card(
             {
-                what: f"{messages:,} messages, {humane_size(size_bytes)} of bodies",
+                what: f"{counted(messages, 'message')}, {humane_size(size_bytes)} of bodies",
                 "time": f"{seconds:.3f} s",
                 "rate": f"{messages / seconds:,.0f} messages/s, {humane_size(round(size_bytes / seconds))}/s",
             }

@@ -21,6 +21,7 @@ import typer
 
 from trovemq.cli.arguments import YesOption
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session
 from trovemq.cli.times import duration_text, parse_duration_ms
 from trovemq.cli.topic_spread import fifo_topics_on
@@ -251,21 +252,21 @@ def _lost_text(lost: LostBroker) -> str:
     alone = f", {lost.topics_alone} of them on no other broker" if lost.topics_alone else ""
     return (
         f"{lost.name} is away since {duration_text(lost.lost_ms)}, so its messages cannot be counted;"
-        f" it had {lost.topics} topics{alone}"
+        f" it had {counted(lost.topics, 'topic')}{alone}"
     )
 
 
 _TEXTS: Final[dict[str, Callable[[Remainder], str]]] = {
     "unconsumed": lambda one: (
-        f"{one.count:,} messages of {one.topic} that group {one.group} has not consumed"
+        f"{counted(one.count, 'message')} of {one.topic} that group {one.group} has not consumed"
     ),
-    "unread": lambda one: f"{one.count:,} messages of {one.topic} that no group reads",
-    "dead_letters": lambda one: f"{one.count:,} dead letters of group {one.group}",
-    "delayed": lambda one: f"{one.count:,} messages that wait for their delivery time",
-    "half_messages": lambda one: f"{one.count:,} half messages",
-    "transactions": lambda one: f"{one.count:,} open atomic transactions",
+    "unread": lambda one: f"{counted(one.count, 'message')} of {one.topic} that no group reads",
+    "dead_letters": lambda one: f"{counted(one.count, 'dead letter')} of group {one.group}",
+    "delayed": lambda one: f"{counted(one.count, 'message')} that wait for their delivery time",
+    "half_messages": lambda one: f"{counted(one.count, 'half message')}",
+    "transactions": lambda one: f"{counted(one.count, 'open atomic transaction')}",
     "topic": lambda one: f"topic {one.topic}, which no other broker has",
-    "unknown": lambda one: f"{one.count:,} topics with an unknown number of messages",
+    "unknown": lambda one: f"{counted(one.count, 'topic')} with an unknown number of messages",
 }
 
 

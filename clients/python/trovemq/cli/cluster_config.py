@@ -12,7 +12,7 @@ import typer
 from trovemq.cli.arguments import YesOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.config_problems import ConfigProblem, lacked_versions, newest, problems_of, unanswering
-from trovemq.cli.doctor_evidence import counted
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
 from trovemq.models.config import ConfigName, ConfigStatus, ConfigTakeOver
 from trovemq_proto import errors

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session
 from trovemq.client import Client
 from trovemq.models.replica import CutMessage, CutRecords
@@ -51,7 +52,7 @@ async def resend_cut(
     wanted = sum(one.state == WANTED for one in found)
     if wanted and not yes:
         session.show_table(_MESSAGES, map(_MESSAGES.row, found))
-        session.confirm(f"Send {wanted:,} messages again?", yes=yes)
+        session.confirm(f"Send {counted(wanted, 'message')} again?", yes=yes)
     results = [await _sent(session, client, one) if one.state == WANTED else one for one in found]
     session.show_list(results, _MESSAGES)
     sent = sum(one.state == SENT for one in results)

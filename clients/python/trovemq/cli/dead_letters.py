@@ -12,6 +12,7 @@ import typer
 
 from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.figures import counted
 from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
@@ -231,7 +232,7 @@ async def resend(
     async with session.client() as client:
         chosen = await _chosen(session, client, group, sorted(set(offsets or [])), reason, broker)
         count = sum(len(offsets) for offsets in chosen.values())
-        session.confirm(f"Send {count:,} messages again?", yes=yes)
+        session.confirm(f"Send {counted(count, 'message')} again?", yes=yes)
         results: list[ResentDeadLetter] = []
         for name, wanted in chosen.items():
             results += await _resend_paced(session, client, group, name, wanted, rate)

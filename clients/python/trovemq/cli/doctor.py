@@ -19,8 +19,8 @@ from trovemq.cli.doctor_evidence import (
     GroupEvidence,
     Holdings,
     Load,
-    counted,
 )
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

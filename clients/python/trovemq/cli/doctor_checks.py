@@ -170,12 +170,13 @@ def groups(evidence: Evidence) -> Iterator[Finding]:
     """Each group with messages that wait has members, and they keep up."""
     for group in evidence.groups:
         if group.lag and not group.members:
-            what = f"{group.lag} messages wait, and the group has no member"
+            waiting = "1 message waits" if group.lag == 1 else f"{group.lag:,} messages wait"
+            what = f"{waiting}, and the group has no member"
             to_do = f"start its consumers, or: trovemq group delete {group.group}"
             yield Finding("groups", group.group, what, to_do)
         elif group.lag > group.lag_before and group.oldest_ms >= LAG_OLD_MS:
             age = f"the oldest for {group.oldest_ms / 1000:.0f} s"
-            what = f"{group.lag} messages wait, {age}, and they become more"
+            what = f"{group.lag:,} messages wait, {age}, and they become more"
             to_do = f"add members, or look at one: trovemq group members {group.group}"
             yield Finding("groups", group.group, what, to_do)
 

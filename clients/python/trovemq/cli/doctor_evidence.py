@@ -79,8 +79,3 @@ class Evidence:
     failure: TroveError | None = None
     configs_before: Sequence[ConfigStatus] = ()
     configs: Sequence[ConfigStatus] = ()
-
-
-def counted(number: int, what: str) -> str:
-    """The number and its noun, such as `3 problems`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

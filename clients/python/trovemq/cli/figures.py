@@ -19,6 +19,11 @@ def humane_count(count: int) -> str:
     return f"{count:,}"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """The count and its noun: `1 message`, `2,000 messages`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def rate_text(rate: float | None) -> str:
     """A number a second: `0`, `0.5`, `12.3`, `372,000`, `1.25 million`."""
     if rate is None:

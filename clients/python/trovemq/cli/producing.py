@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from trovemq import Client, Producer
 
 CHUNKS_IN_FLIGHT_MAX: Final = 8
-BATCH_MESSAGES_MIN: Final = 32
 BATCH_MESSAGES_MAX: Final = 1_000
 BATCHES_BEFORE: Final = 16
-"""A batch has a sixteenth of the messages before it, within these bounds."""
+"""A batch has a sixteenth of the messages before it, one at least: few messages are spread over the queues as
+evenly as many."""
 PROPERTIES_SIZE_MAX: Final = 32_767  # bytes of one message
 SAVE_SECONDS: Final = 1.0
 
@@ -282,11 +282,9 @@ class Sending:
         self._in_flight: deque[tuple[asyncio.Task[Any], list[Outgoing]]] = deque()
 
     async def send(self, chunk: list[Outgoing]) -> None:
-        """Sends a chunk; waits while too many are in flight. Raises TroveError.
-
-        Batches are small at first, so that few lines are spread over the queues, too."""
+        """Sends a chunk; waits while too many are in flight. Raises TroveError."""
         while chunk:
-            size = min(BATCH_MESSAGES_MAX, max(BATCH_MESSAGES_MIN, self._number // BATCHES_BEFORE))
+            size = min(BATCH_MESSAGES_MAX, max(1, self._number // BATCHES_BEFORE))
             part, chunk = chunk[:size], chunk[size:]
             await self._send_part(part)
 

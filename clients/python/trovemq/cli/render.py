@@ -37,9 +37,10 @@ def printable(text: str) -> str:
 
 def body_preview(body: bytes) -> str:
     """The body's beginning on one line; bytes that are not UTF-8 as \\xNN."""
-    head = body[: 4 * BODY_PREVIEW_CHARACTERS].decode("utf-8", "backslashreplace")
-    shown = printable(head)[:BODY_PREVIEW_CHARACTERS]
-    return shown if len(body) <= len(shown) else shown + "…"
+    head = body[: 4 * BODY_PREVIEW_CHARACTERS]
+    text = printable(head.decode("utf-8", "backslashreplace"))
+    shown = text[:BODY_PREVIEW_CHARACTERS]
+    return shown if shown == text and head == body else shown + "…"
 
 
 def _preview_of(message: Message) -> str:

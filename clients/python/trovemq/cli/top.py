@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from trovemq.cli.columns import Column, Columns
-from trovemq.cli.figures import bytes_rate_text, rate_text
+from trovemq.cli.figures import bytes_rate_text, counted, rate_text
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
 from trovemq.cli.top_asking import Readings
@@ -125,14 +125,14 @@ def _notes(found: Sample, left_out: int, topics: int, groups: int) -> Iterator[s
     if found.missing:
         yield f"Topics and groups are without {', '.join(found.missing)}."
     hidden = [
-        f"{count:,} {noun}"
-        for count, noun in ((len(found.topics) - topics, "topics"), (len(found.groups) - groups, "groups"))
+        counted(count, noun)
+        for count, noun in ((len(found.topics) - topics, "topic"), (len(found.groups) - groups, "group"))
         if count > 0
     ]
     if hidden:
         yield f"Not shown: {' and '.join(hidden)}; --json has all."
     if left_out:
-        yield f"{left_out:,} groups are above the limit of this verb: see trovemq group lag --all."
+        yield f"Above the limit of this verb: {counted(left_out, 'group')}; see trovemq group lag --all."
 
 
 def _fields(found: Sample, left_out: int) -> dict[str, object]:

@@ -12,6 +12,7 @@ import typer
 from trovemq.cli.arguments import EveryBrokerOption, ExistOkOption, TopicArgument, YesOption
 from trovemq.cli.columns import MERGED, Column, Columns
 from trovemq.cli.completion import complete_topic
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import format_time
 from trovemq.cli.topic_spread import spread
@@ -300,7 +301,7 @@ def _places(topic: TopicDescription) -> list[TopicDescription]:
 
 def placement_text(topic: TopicDescription) -> str:
     """`orders lies on broker-a (8 queues), broker-b (8 queues)`."""
-    placed = (f"{broker} ({queues} queues)" for broker, queues in sorted(topic.placement.items()))
+    placed = (f"{broker} ({counted(queues, 'queue')})" for broker, queues in sorted(topic.placement.items()))
     return f"{topic.topic} lies on {', '.join(placed)}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.bench import make_topic
+from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
 
 if TYPE_CHECKING:
@@ -87,10 +88,10 @@ def _show_run(session: Session, topic: str, ledger: Path, seed: int, summary: Ru
             {
                 "topic": topic,
                 "seed": str(seed),
-                "sent": f"{summary.sent:,} messages in {summary.seconds:.1f} s",
-                "acknowledged": f"{summary.acknowledged:,} messages, {fields['messagesPerSecond']:,}/s",
-                "unknown": f"{summary.unknown:,} sends",
-                "refused": f"{summary.refused:,} sends",
+                "sent": f"{counted(summary.sent, 'message')} in {summary.seconds:.1f} s",
+                "acknowledged": f"{summary.acknowledged:,}, {fields['messagesPerSecond']:,} a second",
+                "unknown": counted(summary.unknown, "send"),
+                "refused": counted(summary.refused, "send"),
             }
         )
     )
