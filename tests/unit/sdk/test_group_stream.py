@@ -124,8 +124,11 @@ class Scene:
     def check_loop(self) -> None:
         """It has one loop."""
 
-    def on_joined(self, settings: GroupSettings) -> None:
+    def on_joined(self, broker: str, settings: GroupSettings) -> None:
         """Its settings are the default."""
+
+    def on_broken(self, broker: str, error: TroveError) -> None:
+        """Nothing is logged here."""
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         self.inbox.put_all(messages)

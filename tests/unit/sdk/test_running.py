@@ -355,6 +355,40 @@ async def test_messages_taken_out_of_a_list_were_acknowledged_with_the_others(
     assert [message.settled for message in batch] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("on_error", "end"),
+    [
+        ({Refused: "discard"}, "and it is discarded: Refused: no card"),
+        ({Refused: "dead_letter"}, "and it is a dead letter: Refused: no card"),
+        ({Refused: Retry(attempts_max=1)}, "and it is a dead letter: Refused: no card"),
+        ({}, None),
+    ],
+)
+async def test_only_an_unexpected_failure_is_logged_with_its_traceback(
+    client: Client,
+    fake: FakeConsuming,
+    caplog: pytest.LogCaptureFixture,
+    on_error: Policy,
+    end: str | None,
+) -> None:
+    handlers = Handlers()
+
+    @handlers.handle("orders", "g", on_error=on_error)
+    async def bill(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise Refused("no\ncard")
+
+    async with client.run(handlers):
+        await fake.offer(b"a")
+        await fake.until(lambda: len(fake.gone) + len(fake.dead) == 1)
+    (record,) = [one for one in caplog.records if one.name == "trovemq._run.worker"]
+    assert (record.levelname, record.exc_info is None) == (
+        ("ERROR", False) if end is None else ("WARNING", True)
+    )
+    assert record.getMessage().endswith(f"attempt 1, {end}" if end else "attempt 1")
+    assert "\n" not in record.getMessage()
+
+
 # --- middleware -----------------------------------------------------------------------------------------
 async def test_middleware_is_around_the_call_the_first_outermost(
     client: Client, fake: FakeConsuming, caplog: pytest.LogCaptureFixture

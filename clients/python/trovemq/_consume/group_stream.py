@@ -186,6 +186,8 @@ class GroupStream(Settlements):
                 if self._receiving and self._owner.is_final(error):
                     raise
                 _log.debug("consuming %s from %s: %s", self._settings.topic, self._broker, error)
+                if self._receiving and not self.member.leaving:
+                    self._owner.on_broken(self._broker, error)
             if self.member.leaving or not (self._heard or self._has_work):
                 return  # the second: the broker has left the routes, and is gone
             failures = 1 if self._batch_count != batches else failures + 1
@@ -298,7 +300,7 @@ class GroupStream(Settlements):
             self.end_if_idle()
         if answer.settings is not None:
             self.member.joined(answer.settings)
-            self._owner.on_joined(answer.settings)
+            self._owner.on_joined(self._broker, answer.settings)
         if answer.command is not None:
             self.member.on_command(answer.command)
         if answer.ended is not None:

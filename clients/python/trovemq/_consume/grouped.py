@@ -37,7 +37,7 @@ from trovemq._consume.settling_together import RELEASE
 from trovemq._consume.stream_owner import StreamSettings
 from trovemq._consume.streamed import StreamedBatch, StreamedMessage
 from trovemq._net.connections import ConnectionPool
-from trovemq._net.outages import EVERYWHERE, NOT_FOUND, Outages
+from trovemq._net.outages import EVERYWHERE, NOT_FOUND, BrokerContacts, Outages
 from trovemq._net.topic_brokers import TopicBrokers
 from trovemq._wire.connection import Connection
 from trovemq._wire.consumer import DEAD_LETTER, Change, Reason
@@ -78,6 +78,7 @@ class GroupConsumer:
         self._pool = pool
         self._contact = contact
         self._outages = Outages(subscription.topic, subscription.group)
+        self._contacts = BrokerContacts(subscription.topic, subscription.group)
         self._tracing = pool.options.tracing
         self._subscription = subscription
         self._inbox = inbox
@@ -234,8 +235,14 @@ class GroupConsumer:
         """Whether the stream need not try again."""
         return not may_pass(error)
 
-    def on_joined(self, settings: GroupSettings) -> None:
-        """The client is a member, with these settings of its group."""
+    def on_broken(self, broker: str, error: TroveError) -> None:
+        """The stream to the broker broke, or could not be opened."""
+        if not self._closing:
+            self._contacts.lost(broker, error, opened=self._opened)
+
+    def on_joined(self, broker: str, settings: GroupSettings) -> None:
+        """The client is a member at the broker, with these settings of its group."""
+        self._contacts.joined(broker)
         if settings.orderly and not self._inbox.ordered:
             self._inbox.ordered = True
             for stream in self._streams.values():

@@ -16,8 +16,11 @@ from trovemq_proto.errors import TroveError
 class Owner(Settlement, Protocol):
     """The group consumer, as its streams see it."""
 
-    def on_joined(self, settings: GroupSettings) -> None:
+    def on_joined(self, broker: str, settings: GroupSettings) -> None:
         """The client is a member of the group, with these settings, at one more broker, or again."""
+
+    def on_broken(self, broker: str, error: TroveError) -> None:
+        """The stream to the broker broke, or could not be opened; it is tried again."""
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
         """Messages came."""

@@ -1,9 +1,12 @@
-"""Outages of a subscription: its topic or its group does not exist any more. It waits until they are back."""
+"""Outages of a subscription, which waits until they are over: its topic or its group does not exist any more,
+or a broker cannot be reached."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from trovemq_proto import errors
@@ -52,3 +55,36 @@ class Outages:
             self._places -= ended
             if not self._places:
                 _log.info("group %s receives from topic %s again", self._group, self._topic)
+
+
+class BrokerContacts:
+    """Logs when a broker of a group's member is gone, and when it is back: once each.
+
+    Args:
+        topic: The topic, for the log.
+        group: The group, for the log.
+        clock: Seconds.
+    """
+
+    def __init__(self, topic: str, group: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._of = f"group {group} of topic {topic}"
+        self._clock = clock
+        self._joined: set[str] = set()
+        self._lost: dict[str, float] = {}
+
+    def lost(self, broker: str, error: TroveError, *, opened: bool) -> None:
+        """The connection broke, or could not be made. Before the subscription is `opened`, that of a broker
+        that never answered is an error for the caller."""
+        if broker in self._lost or not (opened or broker in self._joined):
+            return
+        self._lost[broker] = self._clock()
+        _log.warning("%s: broker %s is gone, and is tried again: %s", self._of, broker, error)
+
+    def joined(self, broker: str) -> None:
+        """The broker has answered."""
+        self._joined.add(broker)
+        since = self._lost.pop(broker, None)
+        if since is not None:
+            away_s = self._clock() - since
+            # as visible as the loss, where only warnings are shown
+            _log.warning("%s: broker %s is back, after %.1f s", self._of, broker, away_s)

@@ -7,16 +7,20 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from trovemq._common.calling import Calling
-from trovemq.handlers import Call, Handler, Handlers, Middleware, Retry
+from trovemq.handlers import Call, Handler, Handlers, Middleware, OnError, Retry
 from trovemq.received import ReceivedMessage, milliseconds
 from trovemq.received_batch import ReceivedBatch
 from trovemq.serializers import UndecodableBody
 from trovemq.subscription import Subscription
+from trovemq_proto.records.dead_letter_reason import cut
 
 _log = logging.getLogger(__name__)
+
+FAILURE_SIZE_MAX: Final = 256
+"""The most bytes of an exception's text in a log line."""
 
 Subscribe = Callable[..., Subscription]
 Shown = Callable[[ReceivedMessage], Any]
@@ -140,26 +144,28 @@ class Worker:
     # --- failures -------------------------------------------------------------------------------------
 
     async def _fail(self, message: ReceivedMessage, failure: Exception) -> None:
-        _log.error(
-            "the handler %s failed on %s of %s, attempt %d",
-            self.handler.name,
-            message.message_id,
-            message.topic,
-            message.attempt,
-            exc_info=failure,
-        )
+        action = self._handlers.action(self.handler, failure)
+        self._log_failure(message, failure, action)
         try:
-            await self._settle(message, failure)
+            await self._settle(message, failure, action)
         except Exception:  # an illegal delay
             _log.exception("what to do with %s of %s failed", message.message_id, message.topic)
             message.return_after(failure)
 
-    async def _settle(self, message: ReceivedMessage, failure: Exception) -> None:
-        action = self._handlers.action(self.handler, failure)
+    def _log_failure(self, message: ReceivedMessage, failure: Exception, action: OnError | None) -> None:
+        """One line for a failure that `on_error` expects; else with its traceback."""
+        text = "the handler %s failed on %s of %s, attempt %d"
+        where = (self.handler.name, message.message_id, message.topic, message.attempt)
+        if action is None:
+            _log.error(text, *where, exc_info=failure)
+            return
+        reason = cut(f"{type(failure).__name__}: {failure}", FAILURE_SIZE_MAX)
+        _log.warning(f"{text}, %s: %s", *where, _end_of(action, message), reason)
+
+    async def _settle(self, message: ReceivedMessage, failure: Exception, action: OnError | None) -> None:
         if message.settled or action is None:
             message.return_after(failure)
         elif action == "discard":
-            _log.warning("%s of %s is discarded", message.message_id, message.topic)
             await message.consumed()
         elif not isinstance(action, Retry) or action.is_over(message.attempt):
             message.settled = True
@@ -169,6 +175,17 @@ class Worker:
             delay_ms = None if delay is None else milliseconds(delay)
             message.settled = True
             message.settlement.return_message(message, delay_ms, tried=True, failure=failure)
+
+
+def _end_of(action: OnError, message: ReceivedMessage) -> str:
+    """What becomes of the message, in words."""
+    if message.settled:
+        return "which has settled it"
+    if action == "discard":
+        return "and it is discarded"
+    if not isinstance(action, Retry) or action.is_over(message.attempt):
+        return "and it is a dead letter"
+    return "and it is returned"
 
 
 async def _through(middleware: Middleware, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
