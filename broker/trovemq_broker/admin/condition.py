@@ -24,3 +24,4 @@ class Condition:
     authentication: bool
     plain_exposed: str
     http_exposed: str
+    interpreter: str

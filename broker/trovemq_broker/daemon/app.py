@@ -74,6 +74,7 @@ from trovemq_daemon.tls_settings import bind_tls
 from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.interpreter import REMEDY, UNOPTIMISED, interpreter_text
 from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
@@ -335,7 +336,10 @@ class BrokerApp:
             tls=str(listening.tls or "off"),
             http=str(listening.http or "off"),
             name=self._settings.name,
+            python=(python := interpreter_text()),
         )
+        if python.endswith(UNOPTIMISED):
+            get_logger().info("python.unoptimised", cost="1.2 to 1.6 times the processor time", to_do=REMEDY)
         services = {"listen": listening.grpc, "tls_listen": listening.tls}
         warn_of_open((services if self._gate is None else {}) | {"http": listening.http})
 

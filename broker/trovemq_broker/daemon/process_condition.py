@@ -14,6 +14,7 @@ from trovemq_broker.maintenance.retention_task import RetentionTask
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.ops_http import Readiness
 from trovemq_daemon.threads import run_in_thread
+from trovemq_proto.interpreter import interpreter_text
 from trovemq_store.engine.message_store import MessageStore
 
 OPEN_FILES: Final = Path("/proc/self/fd")
@@ -42,6 +43,7 @@ async def look(
         authentication=settings.authentication_enable,
         plain_exposed=exposed(settings.listen_address),
         http_exposed="" if settings.http_tls else exposed(settings.http_address),
+        interpreter=interpreter_text(),
     )
 
 

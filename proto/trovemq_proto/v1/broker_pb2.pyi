@@ -95,7 +95,7 @@ class GetConditionRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BrokerCondition(_message.Message):
-    __slots__ = ("broker", "version", "now", "drain", "reasons", "warnings", "disk_used_percent", "disk_full", "open_files", "open_files_max", "store_mode", "authentication", "plain_exposed", "http_exposed")
+    __slots__ = ("broker", "version", "now", "drain", "reasons", "warnings", "disk_used_percent", "disk_full", "open_files", "open_files_max", "store_mode", "authentication", "plain_exposed", "http_exposed", "interpreter")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class BrokerCondition(_message.Message):
     AUTHENTICATION_FIELD_NUMBER: _ClassVar[int]
     PLAIN_EXPOSED_FIELD_NUMBER: _ClassVar[int]
     HTTP_EXPOSED_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     broker: str
     version: str
     now: int
@@ -124,4 +125,5 @@ class BrokerCondition(_message.Message):
     authentication: bool
     plain_exposed: str
     http_exposed: str
-    def __init__(self, broker: _Optional[str] = ..., version: _Optional[str] = ..., now: _Optional[int] = ..., drain: _Optional[_Union[DrainState, str]] = ..., reasons: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_used_percent: _Optional[float] = ..., disk_full: _Optional[bool] = ..., open_files: _Optional[int] = ..., open_files_max: _Optional[int] = ..., store_mode: _Optional[int] = ..., authentication: _Optional[bool] = ..., plain_exposed: _Optional[str] = ..., http_exposed: _Optional[str] = ...) -> None: ...
+    interpreter: str
+    def __init__(self, broker: _Optional[str] = ..., version: _Optional[str] = ..., now: _Optional[int] = ..., drain: _Optional[_Union[DrainState, str]] = ..., reasons: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., disk_used_percent: _Optional[float] = ..., disk_full: _Optional[bool] = ..., open_files: _Optional[int] = ..., open_files_max: _Optional[int] = ..., store_mode: _Optional[int] = ..., authentication: _Optional[bool] = ..., plain_exposed: _Optional[str] = ..., http_exposed: _Optional[str] = ..., interpreter: _Optional[str] = ...) -> None: ...

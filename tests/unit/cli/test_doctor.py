@@ -222,6 +222,12 @@ OF_CONFIGURATION: dict[str, tuple[tuple[ConfigStatus, ...], bool, str]] = {
         for kind in ("unlisted", "differing", "withheld", "dropped", "failed")
     },
 }
+BROKEN["a slow interpreter"] = (
+    of(broker(interpreter="CPython 3.12.1, built without optimisation")),
+    "interpreters",
+    True,
+    "CPython 3.12.1",
+)
 BROKEN |= {
     name: (of(configs=statuses), "configuration", note, what)
     for name, (statuses, note, what) in OF_CONFIGURATION.items()
@@ -361,3 +367,11 @@ def test_problems_come_before_notes() -> None:
 
 def test_one_finding_is_no_plural() -> None:
     assert [counted(number, "note") for number in (0, 1, 2)] == ["0 notes", "1 note", "2 notes"]
+
+
+def test_a_slow_interpreter_is_a_note_with_its_remedy() -> None:
+    (found,) = findings(of(broker(interpreter="CPython 3.12.1, built without optimisation")))
+    assert (found.check, found.where, found.note) == ("interpreters", "a", True)
+    assert "CPython 3.12.1" in found.what
+    assert "--enable-optimizations" in found.to_do
+    assert findings(of(broker(interpreter="CPython 3.12.1"))) == []

@@ -27,7 +27,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> None:
     async def list_(session: Session) -> None:
         session.output.item({"setting": "name", "value": "broker-a"})
 
+    async def conditions(session: Session) -> None:
+        session.output.item({"broker": "broker-a", "interpreter": "CPython 3.12.4"})
+
     monkeypatch.setattr(config, "list_", list_)
+    monkeypatch.setattr(bundle_parts, "conditions", conditions)
 
 
 def members(path: Path) -> dict[str, str]:
@@ -47,6 +51,8 @@ def test_an_answer_of_the_server_is_the_verbs_own(run: Any, tmp_path: Path) -> N
     assert [json.loads(line)["topic"] for line in found["topics.jsonl"].splitlines()] == ["orders"]
     assert [json.loads(line)["broker"] for line in found["cluster.jsonl"].splitlines()] == ["broker-a"]
     assert json.loads(found["settings.jsonl"])["setting"] == "name"
+    assert json.loads(found["conditions.jsonl"])["interpreter"] == "CPython 3.12.4"
+    assert json.loads(found["versions.json"])["interpreter"].startswith("CPython")
     assert json.loads(found["versions.json"])["distributions"]["trovemq"]
     assert json.loads(found["bundle.json"])["parts"] == answer["parts"]
     assert path.stat().st_mode & 0o777 == 0o600

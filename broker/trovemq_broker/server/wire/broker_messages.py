@@ -82,6 +82,7 @@ def condition_reply(found: Condition, state: DrainState, broker: str) -> broker_
         authentication=found.authentication,
         plain_exposed=found.plain_exposed,
         http_exposed=found.http_exposed,
+        interpreter=found.interpreter,
     )
 
 

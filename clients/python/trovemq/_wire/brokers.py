@@ -51,6 +51,7 @@ class BrokerCalls:
             authentication=found.authentication,
             plain_exposed=found.plain_exposed,
             http_exposed=found.http_exposed,
+            interpreter=found.interpreter,
         )
 
     async def settings(self, names: Sequence[str]) -> list[SettingDescription]:

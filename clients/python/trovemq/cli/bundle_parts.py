@@ -5,6 +5,7 @@
 | `bundle.json` | when and by which version it was made; its parts, with their errors |
 | `versions.json` | Python, the system, and the distributions that TroveMQ uses |
 | `cluster.jsonl`, `statistics.jsonl` | brokers and their topics; their counters |
+| `conditions.jsonl` | each broker's process: interpreter, readiness, disk, open files |
 | `configuration.jsonl` | the cluster's configuration on each broker (`cluster config`) |
 | `topics.jsonl`, `groups.jsonl`, `lag.jsonl` | their settings; the lag of each group |
 | `settings.jsonl` | the settings of each broker that runs (`config list`) |
@@ -28,7 +29,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from trovemq.cli.output import Output
 from trovemq.cli.session import Session
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.interpreter import interpreter_text
 
 LOG_BYTES_MAX: Final = 4 << 20
 """The most bytes that are collected of the end of each log file."""
@@ -102,7 +104,8 @@ def versions() -> dict[str, object]:
     found = {one.metadata["Name"]: one.version for one in distributions()}
     names = sorted(name for name in found if name.startswith("trovemq") or name in DISTRIBUTIONS)
     shown = {name: found[name] for name in names}
-    return {"python": sys.version, "system": platform.platform(), "distributions": shown}
+    interpreter = {"python": sys.version, "interpreter": interpreter_text()}
+    return {**interpreter, "system": platform.platform(), "distributions": shown}
 
 
 # --- answers of the server --------------------------------------------------------------------------
@@ -113,6 +116,7 @@ async def _answers(session: Session) -> AsyncIterator[Part]:
 
     verbs: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
         "cluster": clusters.cluster,
+        "conditions": conditions,
         "statistics": lambda own: counters.stats(own, seconds=0.0),
         "configuration": cluster_config.config,
         "topics": topics.list_,
@@ -141,6 +145,14 @@ async def _answers(session: Session) -> AsyncIterator[Part]:
             yield Part(f"{name}.jsonl", error=f"{type(error).__name__}: {error}")
         finally:
             output.close()
+
+
+async def conditions(session: Session) -> None:
+    """Each broker's process: its interpreter, readiness, disk, open files."""
+    async with session.client() as client:
+        for route in (await session.call(client.admin.cluster())).brokers:
+            condition = await session.call(client.admin.brokers.condition(route.broker.name))
+            session.output.item(asdict(condition))
 
 
 # --- the machine's own ------------------------------------------------------------------------------

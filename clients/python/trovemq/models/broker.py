@@ -43,6 +43,7 @@ class BrokerCondition:
         plain_exposed: The address without TLS that other machines can reach; empty if there is none.
         http_exposed: The address of the operations HTTP that other machines can reach; empty if there is
             none.
+        interpreter: Its Python, with `built without optimisation` if it was; empty from an older broker.
     """
 
     broker: str
@@ -59,6 +60,7 @@ class BrokerCondition:
     authentication: bool
     plain_exposed: str
     http_exposed: str
+    interpreter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
