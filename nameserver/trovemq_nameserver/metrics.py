@@ -32,7 +32,7 @@ class RegistryCollector(Collector):
             ("trovemq_registered_brokers", "Live brokers.", registry.table.broker_count),
             ("trovemq_route_watchers", "Clients that watch the routes.", len(registry.watchers)),
             ("trovemq_heartbeats_waiting_bytes", "Heartbeats that wait to be read.", registry.bytes_waiting),
-            ("trovemq_route_replies_bytes", "Routes that are being sent to watchers.", registry.outgoing.size),
+            ("trovemq_route_replies_bytes", "Routes that are sent to watchers now.", registry.outgoing.size),
             ("trovemq_route_version", "Version of the route table.", registry.table.version),
         )
         counters = (
