@@ -3,7 +3,8 @@
 The clients are separate processes, as many for one broker as for several, and know the nameserver only. On a
 machine of few processors they are the limit: then compare the processor time of a message, not the rates.
 
-    make bench ARGS="brokers"                 1, 2, 4, … brokers, up to the processors (2 at least)
+    make bench ARGS="brokers"                 1, 2, 4, … brokers, up to the processors (2 at least); with the
+                                              official clients that this machine can run, too
     python -m bench.brokers SERVER TOPIC KIND N
                                               one client: N messages, batches or singles; prints the seconds
 """
@@ -21,6 +22,7 @@ from typing import Final
 
 import trovemq
 from bench import measure
+from bench.official import clients, several
 from bench.processes import last_line
 from bench.report import Report
 from trovemq.testing import BrokerProcess, NameserverProcess
@@ -32,7 +34,8 @@ CLIENT_S_MAX: Final = 600.0
 SEGMENT_SIZE: Final = 64 << 20
 ABOUT: Final = (
     f"Messages of {measure.BODY_SIZE:,} bytes with a key, sync flush, by {CLIENTS} client processes through "
-    f"a nameserver: batches of {measure.BATCH:,}, and single sends, {SENDS_AT_ONCE} at once a client.\n\n"
+    f"a nameserver: batches of {measure.BATCH:,}, and single sends, {SENDS_AT_ONCE} at once a client. "
+    "Official clients get the address of the first broker.\n\n"
 )
 
 
@@ -46,6 +49,7 @@ def counts() -> Iterator[int]:
 
 async def measure_brokers(report: Report, directory: Path, *, quick: bool) -> None:
     """Each number of brokers, with new stores."""
+    commands = clients.installed(report)
     for count in counts():
         with ExitStack() as daemons:
             names = daemons.enter_context(NameserverProcess())
@@ -62,6 +66,7 @@ async def measure_brokers(report: Report, directory: Path, *, quick: bool) -> No
             ]
             for kind, messages in MESSAGES.items():
                 await _measure_kind(report, names.address, brokers, kind, messages // (10 if quick else 1))
+            await several.measure_clients(report, _some(count), brokers, commands, quick=quick)
             for broker in brokers:
                 memory = measure.resident_bytes(broker.pid) / (1 << 20)
                 report.add(f"{_some(count)}: resident memory of {broker.name}", memory, "MiB")

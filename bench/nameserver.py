@@ -4,6 +4,7 @@
               and how long GetRoute takes meanwhile
     idle      heartbeats alone, each 3 s
     change    one topic altered: bytes and processor time at broker, nameserver and watchers
+    load      GetRoute of a topic of all brokers, at a fixed rate: its times from when each call was due
 
 Each number of topics has a separate nameserver. With --quick 1,000 topics alone.
 """
@@ -32,6 +33,7 @@ from trovemq_broker.cluster.announced import Announced
 from trovemq_broker.cluster.registration import Registrations, RegistrationSettings, RegistrationState
 from trovemq_broker.cluster.view import BrokerDescription, LocalBroker
 from trovemq_daemon.addresses import parse_address
+from trovemq_proto.reply_parts import PART_SIZE, PartJoiner
 from trovemq_proto.v1 import route_pb2
 
 BROKERS: Final = 100
@@ -42,6 +44,8 @@ AT_ONCE: Final = 8
 CHANGES: Final = 200
 CHANGES_KEPT: Final = 4_096
 IDLE_S: Final = 9.0
+LOAD_RATES: Final = (100, 500)  # calls a second
+LOAD_S: Final = 5.0
 REGISTERED_S_MAX: Final = 120.0
 WATCH: Final = "/trovemq.v1.RouteService/WatchRoutes"
 ASKING: Final = """
@@ -63,6 +67,30 @@ async def ask(address):
             await asyncio.sleep(0.005)
     print(json.dumps(times))
 asyncio.run(ask(sys.argv[1]))
+"""
+LOADING: Final = """
+import asyncio, json, sys
+import trovemq_rpc
+from tests.support.stubs import ROUTES, stub_of
+from trovemq_proto.v1 import route_pb2
+async def ask(address, rate, seconds):
+    loop, times = asyncio.get_running_loop(), []
+    async with trovemq_rpc.insecure_channel(address) as channel:
+        stub, request = stub_of(ROUTES, channel), route_pb2.GetRouteRequest(topic="system.of-topic-000500")
+        async def one(due):
+            await stub.GetRoute(request)
+            times.append(loop.time() - due)
+        await one(loop.time())
+        times.clear()
+        print("connected", flush=True)
+        started, calls = loop.time(), []
+        for number in range(int(rate * seconds)):
+            due = started + number / rate
+            await asyncio.sleep(max(0, due - loop.time()))
+            calls.append(asyncio.create_task(one(due)))
+        await asyncio.gather(*calls)
+    print(json.dumps(times))
+asyncio.run(ask(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])))
 """
 WATCHING: Final = """
 import sys
@@ -165,6 +193,7 @@ async def measure_nameserver(report: Report, directory: Path, *, quick: bool) ->
             brokers = Brokers(nameserver, topics)
             try:
                 await _register(report, nameserver, brokers, topics)
+                await _load(report, nameserver, topics)
                 await _change(report, nameserver, brokers, topics)
             finally:
                 await brokers.stop()
@@ -192,6 +221,18 @@ async def _register(report: Report, nameserver: NameserverProcess, brokers: Brok
     report.add(f"idle {name}: of a processor", share, "%", at_most=5)
 
 
+async def _load(report: Report, nameserver: NameserverProcess, topics: int) -> None:
+    """At registered brokers, whose heartbeats go on."""
+    for rate in LOAD_RATES:
+        spent = measure.scheduled_seconds(nameserver.pid)
+        async with _script(LOADING, nameserver, str(rate), str(LOAD_S)) as asking:
+            times = json.loads(await _ended(asking))
+        spent = measure.scheduled_seconds(nameserver.pid) - spent
+        name = f"load {BROKERS} x {topics:,}: GetRoute, {rate:,} a second"
+        report.add_latency(name, times, p99_max_ms=20)
+        report.add(f"{name}: CPU, with the heartbeats", spent / len(times) * 1e6, "us")
+
+
 async def _change(report: Report, nameserver: NameserverProcess, brokers: Brokers, topics: int) -> None:
     """One topic after the other, each at another broker, with two watchers: raw bytes, and an SDK client."""
     name = f"change 1 of {topics:,}"
@@ -200,8 +241,12 @@ async def _change(report: Report, nameserver: NameserverProcess, brokers: Broker
         channel = await stack.enter_async_context(_channel(nameserver))
         watching = channel.unary_stream(
             WATCH, request_serializer=route_pb2.WatchRoutesRequest.SerializeToString
-        )(route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True))
-        first: bytes = await watching.read()
+        )(route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True, parts=True))
+        joiner, first, largest = PartJoiner(), None, 0
+        while first is None:
+            message = await watching.read()
+            largest = max(largest, len(message))
+            first = joiner.add(message)
         sdk = None
         if topics <= SDK_TOPICS_MAX:
             sdk = await stack.enter_async_context(_script(WATCHING, nameserver))
@@ -219,6 +264,7 @@ async def _change(report: Report, nameserver: NameserverProcess, brokers: Broker
     report.add(f"{name}: until a watcher has it", seconds / CHANGES * 1e3, "ms")
     report.add(f"{name}: bytes to a watcher", sum(sizes) / CHANGES, "bytes", at_most=512)
     report.add(f"{name}: bytes of the first reply to a watcher", len(first), "bytes")
+    report.add(f"{name}: bytes of its largest message", largest, "bytes", at_most=PART_SIZE + 16)
     if sdk is not None:
         report.add(f"{name}: SDK watcher CPU", spent[1] / CHANGES * 1e6, "us")
     report.add_latency(f"{name}: GetRoute meanwhile", times, p99_max_ms=20)
@@ -256,15 +302,14 @@ async def _announce(report: Report, name: str, brokers: Brokers) -> None:
 
 @asynccontextmanager
 async def _channel(nameserver: NameserverProcess) -> AsyncIterator[Any]:
-    options = [("grpc.max_receive_message_length", -1)]
-    async with grpc.aio.insecure_channel(nameserver.address, options=options) as channel:
+    async with grpc.aio.insecure_channel(nameserver.address) as channel:
         yield channel
 
 
 @asynccontextmanager
-async def _script(text: str, nameserver: NameserverProcess) -> AsyncIterator[Process]:
-    """A script that has connected; it ends with its standard input."""
-    command = (sys.executable, "-c", text, nameserver.address)
+async def _script(text: str, nameserver: NameserverProcess, *arguments: str) -> AsyncIterator[Process]:
+    """A script that has connected; it ends with its standard input, or on its own."""
+    command = (sys.executable, "-c", text, nameserver.address, *arguments)
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=1 << 24)
     assert process.stdout is not None
     try:

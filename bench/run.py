@@ -7,8 +7,9 @@
     make bench ARGS="trees"         the B+trees, beside ActiveMQ with KahaDB where it is installed
     make bench ARGS="rpc"           gRPC: our transport beside grpc.aio and a bare TCP echo; some rows need Go
     make bench ARGS="topics"        10,000 topics: made, idle, scraped, started with
-    make bench ARGS="brokers"       several brokers on this machine beside one
-    make bench ARGS="nameserver"    100 simulated brokers at a nameserver: registered, idle, one topic changed
+    make bench ARGS="brokers"       several brokers on this machine beside one, with the official clients, too
+    make bench ARGS="nameserver"    100 simulated brokers at a nameserver: registered, idle, asked for routes,
+                                    one topic changed
     make bench ARGS="users"         asking who calls, TLS, one user's storm beside another's sends
     make bench ARGS="cli"           one call of `trovemq`, in processor time
     make bench ARGS="console"       pages with 10,000 topics, a search, a scrape
