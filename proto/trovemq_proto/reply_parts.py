@@ -18,7 +18,7 @@ from trovemq_proto.v1 import route_pb2
 
 PART_SIZE: Final = 1 << 20
 """Of a slice: far below the 4 MiB that gRPC accepts by default."""
-WHOLE_SIZE_MAX: Final = 1 << 30
+WHOLE_SIZE_MAX: Final = 512 << 20
 """Of a reply: more than the 2,000,000 routes that a nameserver has, with the longest names."""
 
 _PART: Final = route_pb2.ClusterReply.PART_FIELD_NUMBER << 3 | 2
@@ -37,24 +37,23 @@ class PartJoiner:
 
     def __init__(self, size_max: int = WHOLE_SIZE_MAX) -> None:
         self._size_max = size_max
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._joined = bytearray()  # small parts would cost more as a list
 
     def add(self, message: bytes) -> bytes | None:
         """The whole reply that ends with this message; None while parts are missing.
 
         Raises ValueError for a reply that is too large, or whose parts are interrupted, and DecodeError."""
         if message[:1] != bytes((_PART,)):
-            if self._parts:
+            if self._joined:
                 raise ValueError("a reply between the parts of another one")
             return message
         read = route_pb2.ClusterReply.FromString(message)
-        self._parts.append(read.part)
-        self._size += len(read.part)
-        if self._size > self._size_max:
+        if not read.part:
+            raise ValueError("a part without bytes")
+        if len(self._joined) + len(read.part) > self._size_max:
             raise ValueError(f"a reply of more than {self._size_max:,} bytes")
+        self._joined += read.part
         if read.more_parts:
             return None
-        whole = b"".join(self._parts)
-        self._parts, self._size = [], 0
+        whole, self._joined = bytes(self._joined), bytearray()
         return whole

@@ -56,6 +56,8 @@ def test_parts_that_fit_no_reply_are_refused() -> None:
         joiner.add(route_pb2.ClusterReply(version=7).SerializeToString())
     with pytest.raises(ValueError, match="more than 10 bytes"):
         joiner.add(part_of(bytes(30), 8, 8))
+    with pytest.raises(ValueError, match="without bytes"):
+        joiner.add(bytes((58, 0, 64, 1)))
     reader = RoutesJoiner()
     reader.add(part_of(bytes(30), 0, 8))
     with pytest.raises(TroveError, match="not readable"):
