@@ -20,8 +20,10 @@ from trovemq.testing import BrokerProcess
 
 SECONDS: Final = 4.0
 TURNS: Final = 3
-WORKS: Final[tuple[clients.Work, ...]] = ("send", "receive")  # what is received was sent before
+WORKS: Final[tuple[clients.Work, ...]] = ("send", "receive")
 COUNTERS: Final = {"send": "messages_in", "receive": "messages_out"}
+STORED: Final = 200_000  # messages, before the clients begin
+BODY: Final = b"x" * measure.BODY_SIZE
 SETTLED_S: Final = 1.0
 """Until the routes of the first broker have the others' new topic."""
 
@@ -39,8 +41,7 @@ async def measure_clients(
     for language, command in commands.items():
         topic = f"official-{language}"
         for broker in brokers:
-            async with trovemq.connect(broker.address) as client:
-                await client.admin.create_topic(topic, queue_count=measure.QUEUES)
+            await _fill(broker, topic, STORED // len(brokers) // (10 if quick else 1))
         await asyncio.sleep(SETTLED_S)
         for work in WORKS:
             name = f"{case}, official {language} client, {work}s"
@@ -48,6 +49,16 @@ async def measure_clients(
                 await _measure(report, name, brokers, command, work, topic, quick=quick)
             except ProcessError as error:
                 report.notes.append(f"{name}: {error}")
+
+
+async def _fill(broker: BrokerProcess, topic: str, messages: int) -> None:
+    """Creates the topic, with messages that are received later: a quick consumer finds enough."""
+    async with trovemq.connect(broker.address) as client:
+        await client.admin.create_topic(topic, queue_count=measure.QUEUES)
+        async with client.producer(topic) as producer:
+            for number in range(messages // measure.BATCH):
+                bodies = [BODY] * measure.BATCH
+                await producer.send_batch(bodies, tags="tag", queue_id=number % measure.QUEUES)
 
 
 async def _measure(
