@@ -4,6 +4,7 @@
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
     make conformance ARGS="remoting"         Java's client of the remoting protocol
+    make conformance ARGS="mqadmin mqadmin4"    RocketMQ's command line of 5.4.0, and of 4.9.8
     make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address
     make conformance ARGS="--brokers 2 --forwarded"    through a forwarded port of one of them
     make conformance ARGS="--brokers 2 --tls --authentication"    all of that together
@@ -42,8 +43,17 @@ BY_TLS_ONLY = ("go",)
 ALL_LANGUAGES = (*LANGUAGES, *BY_TLS_ONLY)
 REMOTING = "remoting"
 """Java's client of the remoting protocol: against one broker, without TLS and log-ins."""
+MQADMIN = {"mqadmin": "5.4.0", "mqadmin4": "4.9.8"}
+"""RocketMQ's command line, by release: one suite, as for REMOTING."""
+BY_REMOTING = (REMOTING, *MQADMIN)
 JAVA = ("java", "javac", "mvn")
-TOOLS = {"python": (), "java": JAVA, "remoting": JAVA, "nodejs": ("node", "npm"), "go": ("go",)}
+TOOLS = {
+    "python": (),
+    "java": JAVA,
+    **dict.fromkeys(BY_REMOTING, JAVA),
+    "nodejs": ("node", "npm"),
+    "go": ("go",),
+}
 INSTALL_S_MAX = 240
 TIME_MAX_S = 100  # of the cases of a suite, for each broker
 SUITE_S_MAX = 50  # more than that
@@ -80,7 +90,7 @@ def reason_to_skip(language: str, *, tls: bool) -> str:
     """Why no suite of it can run here; "" where one can."""
     if missing := missing_tools(language):
         return f"no {', '.join(missing)} on this machine"
-    if language == REMOTING and tls:
+    if language in BY_REMOTING and tls:
         return "remoting callers cannot log in yet"
     if language in BY_TLS_ONLY and not tls:
         return "its client speaks TLS only (--tls)"
@@ -121,7 +131,9 @@ def install(language: str, folder: Path) -> list[str]:
     library = folder / "target" / "lib"
     if not list(library.glob("*.jar")):
         target = f"-DoutputDirectory={library}"
-        run_command(["mvn", "-q", "-B", "dependency:copy-dependencies", target], folder, INSTALL_S_MAX)
+        release = [f"-Drocketmq.version={MQADMIN[language]}"] if language in MQADMIN else []
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", target, *release]
+        run_command(command, folder, INSTALL_S_MAX)
     classes = folder / "target" / "classes"
     sources = sorted((folder / "src").rglob("*.java"))
     options = ["-encoding", "UTF-8", "-proc:none", "-nowarn", "-cp", f"{library}/*", "-d", str(classes)]
@@ -129,7 +141,10 @@ def install(language: str, folder: Path) -> list[str]:
     run_command(["javac", *options, *sources], folder, INSTALL_S_MAX)
     home = folder / "home"
     home.mkdir(exist_ok=True)
-    own = [f"-Duser.home={home}", f"-Drocketmq.log.root={home}"]
+    own = [f"-Duser.home={home}", f"-Drocketmq.log.root={home}", f"-Drocketmq.home.dir={home}"]
+    if language in MQADMIN:
+        (home / "conf").mkdir(exist_ok=True)
+        (home / "conf" / "logback_tools.xml").write_text("<configuration/>")  # 4.9.8 asks for it
     return ["java", "-Xmx768m", "-XX:+UseSerialGC", *own, "-cp", f"{classes}:{library}/*", "Suite"]
 
 
@@ -158,14 +173,15 @@ def run_suite(
     outcome.skipped = reason_to_skip(language, tls=environment.get("SSL") == "true")
     if outcome.skipped:
         return outcome
-    if not (source / language).is_dir():
+    suite = source / ("mqadmin" if language in MQADMIN else language)
+    if not suite.is_dir():
         outcome.skipped = f"no suite in {source}"
         return outcome
     folder = build / language
     started = time.monotonic()
     try:
-        shutil.copytree(source / language, folder, dirs_exist_ok=True)
-        if language == REMOTING:
+        shutil.copytree(suite, folder, dirs_exist_ok=True)
+        if language in BY_REMOTING:
             shutil.copy(source / "java" / "src" / "Harness.java", folder / "src")
         command = [*install(language, folder), *cases]
         home = folder / "home"
@@ -316,7 +332,7 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="LANGUAGE",
-        help=", ".join(ALL_LANGUAGES) + f", {REMOTING}",
+        help=", ".join((*ALL_LANGUAGES, *BY_REMOTING)),
     )
     parser.add_argument("--shared", type=Path, help="a folder of suites of the same kind")
     parser.add_argument("--tls", action="store_true", help="over TLS")
@@ -326,7 +342,7 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=int, default=2, help="suites at a time (2)")
     parser.add_argument("--json", type=Path, help="also write the outcome to this file")
     options = parser.parse_args()
-    known = (*ALL_LANGUAGES, REMOTING)
+    known = (*ALL_LANGUAGES, *BY_REMOTING)
     languages = options.languages or list(known if options.brokers == 1 else ALL_LANGUAGES)
     if unknown := set(languages) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
