@@ -154,18 +154,7 @@ class BrokerServices:
         self._open_rocketmq(others, tls_address, calls)
         self.producers = ProducerService(core)
         self.consumers = ConsumerService(core, self.rocketmq.receiver, self.rocketmq.acknowledger)
-        self._admin = AdminService(
-            core,
-            topic_hold=self.tasks.retention.topic_hold,
-            broker_info=lambda: broker_info(self.view),
-            counters=self.statistics.counter_steps,
-            shared=self.shared_changes,
-            draining=lambda: self._draining(others),
-            holding=lambda topic: [one.broker for one in others.holding(topic)],
-        )
-        self._groups = GroupService(core, self.shared_changes)
-        for service in (self._admin, self._groups, self._broker):
-            self.remoting.calls.add(TOOL_SERVICES[type(service).__name__], service)
+        self._open_admin(others)
         self._tracks = TrackService(core, self.queries.one_more)
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
@@ -198,6 +187,21 @@ class BrokerServices:
         self._forwarded = ForwardedService(
             self.rocketmq.forwarded_handlers(), self.rocketmq.telemetry.forwarded, self._security
         )
+
+    def _open_admin(self, others: OtherBrokers) -> None:
+        """The services of topics and groups; and the calls that requests of RocketMQ's tools stand for."""
+        self._admin = AdminService(
+            self.core,
+            topic_hold=self.tasks.retention.topic_hold,
+            broker_info=lambda: broker_info(self.view),
+            counters=self.statistics.counter_steps,
+            shared=self.shared_changes,
+            draining=lambda: self._draining(others),
+            holding=lambda topic: [one.broker for one in others.holding(topic)],
+        )
+        self._groups = GroupService(self.core, self.shared_changes)
+        for service in (self._admin, self._groups, self._broker):
+            self.remoting.calls.add(TOOL_SERVICES[type(service).__name__], service)
 
     def _disk(self) -> DiskSpace:
         try:
