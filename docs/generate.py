@@ -7,13 +7,25 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS as IGNORED_BROKER_KEYS
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.security.actions import action_text
+from trovemq_broker.server.access.needs import Row
+from trovemq_broker.server.remoting.rights import NATIVE, SHOWN
+from trovemq_broker.server.remoting.rights import ROWS as REMOTING_ROWS
 from trovemq_daemon.setting_report import format_reference
+from trovemq_nameserver.remoting import RemotingRoutes
+from trovemq_nameserver.routes import RouteLimits
+from trovemq_nameserver.service import Registry
 from trovemq_nameserver.settings import IGNORED_KEYS as IGNORED_NAMESERVER_KEYS
 from trovemq_nameserver.settings import NameserverSettings
 from trovemq_proto import errors
+from trovemq_proto.remoting.codes import RequestCode
+from trovemq_proto.remoting.fields import Fields
+from trovemq_proto.remoting.headers import Header
 from trovemq_spark import report
 from trovemq_spark.arguments import COMMON, FieldHelp, arguments_class, fields_of
 from trovemq_spark.cli import JOBS
@@ -230,9 +242,58 @@ def default_of(field: FieldHelp) -> str:
     )
 
 
+# --- remoting -----------------------------------------------------------------------------------------
+
+REMOTING_INTRODUCTION = """# Requests of RocketMQ's remoting protocol
+
+{note}
+
+The requests that a broker and a nameserver answer with `remoting_enable`, by RocketMQ's codes and names
+([how to use it](how-to/move-from-rocketmq.md)). Every other code is answered at once with code 3 and
+` request type N not supported`.
+
+In the column *right at the broker* one of the actions on the resource is needed, as in the [rules of
+users](security.md). `as its calls`: the request is made as calls of TroveMQ's services, with the rights and
+the audit of these. `names` are those that the caller may know. A nameserver asks for none.
+"""
+SAMPLE_HEARTBEAT = (
+    b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t"}]}],'
+    b'"consumerGroup":"g","clientId":"c"}'
+)
+
+
+def remoting_page() -> str:
+    at_nameserver = RemotingRoutes(Registry(RouteLimits(), 1, lambda: 0)).handlers
+    lines = [REMOTING_INTRODUCTION.format(note=NOTE), *heading("code", "name", "at", "right at the broker")]
+    for request in sorted({*REMOTING_ROWS, *at_nameserver}):
+        places = ("broker", request in REMOTING_ROWS), ("nameserver", request in at_nameserver)
+        known = REMOTING_ROWS.get(request)
+        right = "" if known is None else remoting_right(request, known)
+        where = ", ".join(name for name, is_at in places if is_at)
+        lines.append(row(str(request), RequestCode(request).name, where, right))
+    sent = ", ".join(f"{RequestCode(one).name} ({one})" for one in (39, 40, 220, 307, 309))
+    lines += ["", f"A broker sends to its clients: {sent}."]
+    return "\n".join(lines) + "\n"
+
+
+def remoting_right(request: int, known: Row) -> str:
+    if known is NATIVE:
+        return "as its calls"
+    if known is SHOWN:
+        return "every user; names"
+    if not callable(known.needs):
+        return {"user": "every user", "super": "super users", "open": "none"}[known.needs.value]
+    fields = dict.fromkeys(("topic", "b", "originTopic", "group", "consumerGroup", "srcGroup"), "x")
+    sample: Any = SimpleNamespace(header=Header(request, fields=fields), body=SAMPLE_HEARTBEAT)
+    sample.fields = Fields(fields)
+    needs = known.needs(sample)
+    return " and ".join(f"{need.kind} {action_text(need.actions).replace(',', ' or ')}" for need in needs)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "pipeline-options.md": pipeline_page,
+    "remoting.md": remoting_page,
     "settings.md": settings_page,
 }
 
