@@ -69,11 +69,11 @@ class Denying:
     """Admits nothing, and notes each call."""
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
+        self.calls: list[NativeCall] = []
 
     @asynccontextmanager
     async def admitted(self, _request: Request, call: NativeCall) -> AsyncIterator[None]:
-        self.calls.append(call.path)
+        self.calls.append(call)
         raise TroveError(errors.ACCESS_DENIED, "denied")
         yield
 
@@ -108,9 +108,11 @@ class Caller:
             request.answer(response_code(error), error.message)
 
 
-def service_of(broker: TestBroker) -> tuple[RemotingService, Denying]:
+def service_of(
+    broker: TestBroker, placement: Mapping[str, int] | None = None
+) -> tuple[RemotingService, Denying]:
     around = Surroundings(0, lambda: DiskSpace(0, 0), "")
-    tools = ForTools(lambda _topic: {}, nullcontext, around)
+    tools = ForTools(lambda _topic: placement or {}, nullcontext, around)
     service, denying = RemotingService(broker, lambda _topic: {}, dict, tools), Denying()
     service.calls.admission = denying
     return service, denying
@@ -135,6 +137,40 @@ def test_a_request_does_nothing_before_its_call_is_admitted(code: int) -> None:
         assert "new" not in broker.store.topics
         assert "orders" in broker.store.topics
         assert broker.groups.names() == ["readers"]
+
+    asyncio.run(main())
+
+
+UPDATE: Mapping[str, str] = {**TOPIC, "topic": "orders", "readQueueNums": "6"}
+DELETE: Mapping[str, str] = {"topic": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "placement", "method", "placed"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, {}, "CreateTopic", {}),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, UPDATE, {}, "AlterTopic", {}),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, UPDATE, {"b": 2}, "AlterTopic", {"b": 2, "broker-a": 6}),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, UPDATE, {"broker-a": 6}, "AlterTopic", {}),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, DELETE, {}, "DeleteTopic", {}),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, DELETE, {"broker-a": 4}, "DeleteTopic", {}),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, DELETE, {"broker-a": 4, "b": 4}, "AlterTopic", {"b": 4}),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, DELETE, {"b": 4}, "", {}),
+    ],
+)
+def test_a_topic_of_a_cluster_is_placed_on_this_broker(
+    code: int, fields: Mapping[str, str], placement: dict[str, int], method: str, placed: dict[str, int]
+) -> None:
+    """A tool names one broker; the others keep their queues."""
+
+    async def main() -> None:
+        service, denying = service_of(TestBroker(), placement)
+        await Caller().ask(service, code, fields, b"")
+        assert [call.path.rpartition("/")[2] for call in denying.calls] == [method][: bool(method)]
+        for call in denying.calls:
+            if method == "AlterTopic":
+                assert dict(call.message.placement) == placed
+                assert call.message.queue_count == (0 if placement else 6)
 
     asyncio.run(main())
 

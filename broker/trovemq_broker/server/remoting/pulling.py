@@ -26,6 +26,7 @@ from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.remoting.members import Members
 from trovemq_broker.server.remoting.offsets import Offsets
+from trovemq_broker.server.remoting.stats import GroupCounts
 from trovemq_daemon.remoting.request import Connection, Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -52,6 +53,7 @@ FORBIDDEN_TOPIC: Final = "3"
 
 class _Pull(NamedTuple):
     request: Request
+    group: str
     wanted: PullRequest
     filter: Filter
     wait_ms: int
@@ -60,8 +62,11 @@ class _Pull(NamedTuple):
 class Pulls:
     """For use on the event loop only."""
 
-    def __init__(self, core: BrokerCore, members: Members, offsets: Offsets) -> None:
+    def __init__(
+        self, core: BrokerCore, members: Members, offsets: Offsets, counts: GroupCounts | None = None
+    ) -> None:
         self._core = core
+        self._counts = counts or GroupCounts()
         self._members = members
         self._offsets = offsets
         self._waiters: dict[Connection, set[Waiter]] = {}
@@ -88,7 +93,7 @@ class Pulls:
             tags=_tags(found),
         )
         wait_ms = min(fields.int64("suspendTimeoutMillis", 0), WAIT_MAX_MS) if flags & MAY_WAIT else 0
-        self._look(_Pull(request, wanted, found, max(wait_ms, 0)))
+        self._look(_Pull(request, group, wanted, found, max(wait_ms, 0)))
 
     # --- checks -----------------------------------------------------------------------------------------
     def _check_group(self, request: Request, name: str) -> bool:
@@ -168,6 +173,7 @@ class Pulls:
         if body:
             self._answer(pull, ResponseCode.SUCCESS, "FOUND", result, body)
             self._core.traffic.fetched(pull.wanted.topic, result.message_count, len(body))
+            self._counts.got(pull.wanted.topic, pull.group, result.message_count, len(body))
         elif result.next_offset < result.max_offset or result.next_offset > pull.wanted.offset:
             self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", result)
         elif pull.wait_ms and not self._core.long_polls.full and not self._core.long_polls.closed:

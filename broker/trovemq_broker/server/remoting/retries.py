@@ -15,6 +15,7 @@ from trovemq_broker.groups.delivery.dead_letters import dead_letter_topic, with_
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.remoting.members import retry_topic
+from trovemq_broker.server.remoting.stats import GroupCounts
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -56,8 +57,9 @@ _OF_DELAYS: Final = (
 class Retries:
     """For use on the event loop only."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, counts: GroupCounts | None = None) -> None:
         self._core = core
+        self._counts = counts or GroupCounts()
 
     def send_back(self, request: Request) -> None:
         if self._core.group_commit.full:
@@ -86,6 +88,7 @@ class Retries:
             result = self._store_dead(name, message)
         else:
             result = self._store_retry(name, message, level or FIRST_LEVEL + times)
+        self._counts.sent_back(message.properties.get(RETRY_TOPIC, message.topic), name)
         when = core.appender.when_acknowledged(message.topic)
         when(result.end, partial(_answer, request))
 

@@ -184,6 +184,7 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Row(_command),
     RequestCode.GET_BROKER_RUNTIME_INFO: _cluster(Action.GET),
     RequestCode.GET_BROKER_HA_STATUS: _cluster(Action.GET),
+    RequestCode.VIEW_BROKER_STATS_DATA: _cluster(Action.GET),
     RequestCode.GET_BROKER_CONFIG: NATIVE,
     RequestCode.UPDATE_BROKER_CONFIG: NATIVE,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _cluster(Action.UPDATE),

@@ -20,6 +20,7 @@ from trovemq_broker.server.remoting.queue_locks import QueueLocks
 from trovemq_broker.server.remoting.retries import Retries
 from trovemq_broker.server.remoting.routing import RouteAnswers, RouteData
 from trovemq_broker.server.remoting.sending import Sends
+from trovemq_broker.server.remoting.stats import GroupCounts, Stats
 from trovemq_broker.server.remoting.topic_admin import PlacementOf, TopicAdmin
 from trovemq_broker.server.remoting.transactions import Transactions
 from trovemq_daemon.remoting.server import Handler
@@ -49,6 +50,8 @@ class RemotingService:
         self.calls: Final = NativeCalls()
         self.transactions: Final = Transactions(core, self.members)
         self.admin: Final = BrokerAdmin(core, self.calls, tools.around)
+        self._counts: Final = GroupCounts()
+        self._stats: Final = Stats(core, self._counts, core.clock_ms, tools.around.started_ms)
         self.handlers: Final[Mapping[int, Handler]] = {
             **self._of_clients(core),
             **self._of_routes(RouteAnswers(core, self.calls, route_data, addresses)),
@@ -59,10 +62,10 @@ class RemotingService:
         }
 
     def _of_clients(self, core: BrokerCore) -> dict[int, Handler]:
-        retries = Retries(core)
+        retries = Retries(core, self._counts)
         sends = Sends(core, retries)
         offsets = Offsets(core)
-        pulls = Pulls(core, self.members, offsets)
+        pulls = Pulls(core, self.members, offsets, self._counts)
 
         def check_order() -> None:
             if (check := core.delivery.check_delivery) is not None:
@@ -157,6 +160,7 @@ class RemotingService:
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: admin.runtime,
             RequestCode.GET_BROKER_HA_STATUS: admin.copies,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._stats.view,
             RequestCode.GET_BROKER_CONFIG: admin.settings,
             RequestCode.UPDATE_BROKER_CONFIG: admin.update_settings,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.nothing_to_do,

@@ -17,9 +17,10 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** RocketMQ's command line, whose commands run in this process. The broker is its nameserver, too. */
+/** RocketMQ's command line, whose commands run in this process. The broker is its nameserver, too, unless one is set. */
 public final class Suite {
     private static final String ADDRESS = Harness.setting("ENDPOINTS", "127.0.0.1:8081");
+    private static final String NAMESERVER = Harness.setting("NAMESERVER", ADDRESS);
     private static final InheritableThreadLocal<OutputStream> CAPTURED = new InheritableThreadLocal<>();
     private static final PrintStream OUT = System.out;
 
@@ -51,7 +52,7 @@ public final class Suite {
     private static String run(String... words) throws Exception {
         String[] all = java.util.Arrays.copyOf(words, words.length + 2);
         all[words.length] = "-n";
-        all[words.length + 1] = ADDRESS;
+        all[words.length + 1] = NAMESERVER;
         synchronized (Suite.class) { // its list of commands is static
             ByteArrayOutputStream text = new ByteArrayOutputStream();
             CAPTURED.set(text);
@@ -94,7 +95,7 @@ public final class Suite {
 
     private static DefaultMQProducer producer(String group) throws Exception {
         DefaultMQProducer made = new DefaultMQProducer(group);
-        made.setNamesrvAddr(ADDRESS);
+        made.setNamesrvAddr(NAMESERVER);
         made.setInstanceName(group);
         made.start();
         Harness.closing((AutoCloseable) made::shutdown);
@@ -104,7 +105,7 @@ public final class Suite {
     private static List<String> consume(String topic, String group) throws Exception {
         List<String> bodies = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setNamesrvAddr(ADDRESS);
+        consumer.setNamesrvAddr(NAMESERVER);
         consumer.setInstanceName(group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
@@ -197,6 +198,7 @@ public final class Suite {
         shown(topic, "consumerProgress", "-g", group);
         ok(shows(group), "consumerProgress");
         ok(shows("Rebalance OK"), "consumerStatus", "-g", group);
+        ok(shows(topic, group), "statsAll", "-t", topic);
         ok(shows("producers-" + topic), "producerConnection", "-g", "producers-" + topic, "-t", topic);
         ok(shows(topic), "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0");
         Harness.eventually(() -> bodies.size() == 2, 60, "the message is consumed again after the reset");
