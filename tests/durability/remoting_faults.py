@@ -11,6 +11,8 @@ _BROKER: Final = "tests/unit/remoting/test_broker.py::"
 _SIGNATURES: Final = "tests/unit/remoting/test_signatures.py::"
 _WAITING: Final = "tests/unit/remoting/test_sends_that_wait.py::"
 _CONNECTION: Final = "tests/unit/remoting/test_connection.py::"
+_TOOLS: Final = "tests/unit/remoting/test_tool_queries.py::"
+_TOOL_RIGHTS: Final = "tests/unit/remoting/test_tool_rights.py::"
 _SERVER: Final = "broker/trovemq_broker/server/remoting"
 
 REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
@@ -83,5 +85,54 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         "            gate.admit(caller, ROWS[request.header.code], request, path)\n",
         "",
         (_SIGNATURES + "test_a_user_without_a_rule_is_refused",),
+    ),
+    Planted(
+        "a tool's call is made before it is admitted",
+        f"{_SERVER}/native_calls.py",
+        "        async with self.admission.admitted(request, call):\n",
+        "        if True:\n",
+        (_TOOL_RIGHTS + "test_a_request_does_nothing_before_its_call_is_admitted",),
+    ),
+    Planted(
+        "tools list names that their user may not know",
+        f"{_SERVER}/native_calls.py",
+        "return [name for name in names if may_see(*_resource(kind, name))]",
+        "return list(names)",
+        (_TOOL_RIGHTS + "test_names_that_the_caller_may_not_know_are_left_out",),
+    ),
+    Planted(
+        "a call of a tool is not admitted by its row",
+        f"{_SERVER}/gate.py",
+        "            gate.admit(caller, row, message, path)\n",
+        "            peer.source.strip()\n",
+        (_TOOL_RIGHTS + "test_a_call_of_a_user_without_a_rule_is_refused",),
+    ),
+    Planted(
+        "a reset moves queues forward without being forced",
+        f"{_SERVER}/progress.py",
+        "if not forced and one.offset_before is not None",
+        "if forced and one.offset_before is not None",
+        ("tests/unit/remoting/test_group_admin.py::test_a_group_is_set_back_and_its_members_are_notified",),
+    ),
+    Planted(
+        "the exporter misses a key of the runtime information",
+        f"{_SERVER}/broker_admin.py",
+        '            "bootTimestamp": str(around.started_ms),\n',
+        "",
+        (_TOOLS + "test_no_key_of_the_runtime_information_is_missing",),
+    ),
+    Planted(
+        "a tool waits for ever for a member that is gone",
+        "daemon/trovemq_daemon/remoting/connection.py",
+        "                waiting.set_exception(TroveError(",
+        "                waiting.cancel() or (TroveError(",
+        (_TOOLS + "test_a_member_that_leaves_or_is_silent_ends_the_wait",),
+    ),
+    Planted(
+        "a nameserver keeps entries of tools without a limit",
+        "nameserver/trovemq_nameserver/key_values.py",
+        "if (namespace, key) not in self._entries and len(self._entries) >= ENTRIES_MAX:",
+        "if (namespace, key) not in self._entries and not ENTRIES_MAX:",
+        ("tests/unit/remoting/test_nameserver.py::test_entries_of_tools_are_kept_listed_and_deleted",),
     ),
 )
