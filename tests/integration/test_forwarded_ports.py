@@ -19,6 +19,7 @@ from tests.integration.rocketmq_cluster import WAIT_S_MAX, ClusterClient
 from tests.support.rocketmq_client import create_topics, message
 from tests.support.stubs import GROUPS, stub_of
 from trovemq.testing import BrokerProcess, NameserverProcess
+from trovemq_proto.rocketmq.v2 import admin_pb2
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.v1 import group_pb2
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.slow
 TOPIC, GROUP = "orders", "workers"
 BROKER_BROKEN_MS = 200
 EACH = 6
+RESET = "/apache.rocketmq.v2.Admin/ResetGroupOffset"
 
 
 @dataclass
@@ -163,6 +165,26 @@ def test_a_dead_broker_is_an_error_of_a_call_and_no_wait(cluster: Cluster) -> No
     assert at.send(TOPIC, b"x").status.code == v2.OK
     (message,) = receive(client, first, 1)
     assert message.body == b"x"
+
+
+def test_offsets_of_both_brokers_are_reset_by_one_call(cluster: Cluster) -> None:
+    client = cluster.client("b1")
+    both(client)
+    for name in ("b1", "b2"):
+        direct = cluster.client(name, by_port=False)
+        both(direct)
+        (queue, *_) = [one for one in direct.route() if one.broker.name == name]
+        assert direct.at(queue).send(TOPIC, name.encode()).status.code == v2.OK
+    for queue in client.assignments():
+        (message,) = receive(client, queue, 1)
+        assert client.acknowledge(queue, [message]).status.code == v2.OK
+    request = admin_pb2.ResetGroupOffsetRequest(group=v2.Resource(name=GROUP), topic=v2.Resource(name=TOPIC))
+    request.reset_timestamp.FromSeconds(0)
+    with grpc.insecure_channel(cluster.ports["b1"].address) as channel:
+        data = channel.unary_unary(RESET)(request.SerializeToString(), timeout=60)
+    assert admin_pb2.ResetGroupOffsetResponse.FromString(data).status.code == v2.OK
+    bodies = [one.body for queue in client.assignments() for one in receive(client, queue, 1)]
+    assert bodies == [b"b1", b"b2"]
 
 
 def receive(client: ClusterClient, queue: Any, count: int) -> list[Any]:
