@@ -11,6 +11,7 @@ from trovemq._admin.brokers import Brokers
 from trovemq._admin.config import Config
 from trovemq._admin.creations import Created, found_there, stated_topic, topics_created
 from trovemq._admin.groups import Groups, reset_target
+from trovemq._admin.places import with_places
 from trovemq._admin.replicas import Replicas
 from trovemq._admin.spreading import SETTLE_S, Spreading, left_on
 from trovemq._admin.stores import Stores
@@ -351,14 +352,14 @@ class Admin:
         brokers = self._pool.routes.brokers(broker)
         elsewhere = broker is None and self._pool.unseen() > 0
 
-        async def listed(info: BrokerInfo) -> list[TopicDescription]:
-            topics = await self._pool.connection(info).list_topics(include_system, elsewhere=elsewhere)
-            asked = {one.name for one in brokers} - {info.name}
-            return [topic for topic in topics if topic.broker not in asked]
-
-        lists = await ask_brokers(self._pool, brokers, listed, broker=broker)
-        found = {(topic.topic, topic.broker): topic for topics in lists for topic in topics}
-        return lists.of(found.values())
+        lists = await ask_brokers(
+            self._pool,
+            brokers,
+            lambda info: self._pool.connection(info).list_topics(include_system, elsewhere=elsewhere),
+            broker=broker,
+        )
+        found = [topic for topics in lists for topic in topics]
+        return lists.of(with_places(found, {info.name for info in brokers}) if elsewhere else found)
 
     async def delete_topic(self, name: str, broker: str | None = None) -> TopicDeletion:
         """Deletes a topic and its messages, and waits until it left the routes. Brokers that share a

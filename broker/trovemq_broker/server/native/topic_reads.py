@@ -51,8 +51,8 @@ class TopicReads:
         return wire.topic_reply(described, sizes, self._topic_hold(topic))
 
     async def list_topics(self, request: Request, _context: Context) -> Reply:
-        """All topics of this broker, and all others of which the store has queues. The places of the
-        cluster's topics on other brokers, which list them, too, where they are asked for."""
+        """All topics of this broker, and all others of which the store has queues. Where they are asked for,
+        the cluster's topics that lie on other brokers alone, too, without a broker's name."""
         steps = self._list_steps(
             include_system=wire.lists_system_topics(request), elsewhere=wire.lists_topics_elsewhere(request)
         )
@@ -73,11 +73,8 @@ class TopicReads:
         for number, name in enumerate(self._cluster.names() if elsewhere else (), 1):
             if number % TOPICS_STEP == 0:
                 yield
-            if (there := self._cluster.find(name)) is not None:
-                for broker, queue_count in self._cluster.placement(name).items():
-                    if broker != self._broker:
-                        place = replace(self._elsewhere(there), broker=broker, queue_count=queue_count)
-                        topics.add(place)
+            if name not in names and (there := self._cluster.find(name)) is not None:
+                topics.add(replace(self._elsewhere(there), broker=""))
         return topics.reply
 
     def _elsewhere(self, config: TopicConfig) -> wire.DescribedTopic:

@@ -141,7 +141,7 @@ def describe_of(request: admin_pb2.DescribeTopicRequest) -> DescribeTopic:
 
 
 def lists_topics_elsewhere(request: admin_pb2.ListTopicsRequest) -> bool:
-    """Whether the places of topics on other brokers are asked for, too."""
+    """Whether topics that lie on other brokers alone are asked for, too."""
     return request.elsewhere
 
 

@@ -321,7 +321,8 @@ class Connection:
         return convert.topic_description(await self._ask("AdminService/" + method, request, decode))
 
     async def list_topics(self, include_system: bool, *, elsewhere: bool = False) -> list[TopicDescription]:
-        """Every topic, without its queues; `elsewhere`: also on other brokers, as its configuration says."""
+        """Every topic, without its queues; `elsewhere`: also those that lie on other brokers alone, as its
+        configuration says, without a broker's name."""
         request = admin_pb2.ListTopicsRequest(include_system=include_system, elsewhere=elsewhere)
         reply = await self._ask("AdminService/ListTopics", request, admin_pb2.ListTopicsReply.FromString)
         return [convert.topic_description(topic) for topic in reply.topics]
