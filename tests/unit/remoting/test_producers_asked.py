@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from tests.support.memory_broker import TestBroker
-from trovemq_broker.server.remoting.members import Member, Members
+from trovemq_broker.server.remoting.members import Heard, Member, Members
 from trovemq_broker.server.remoting.transactions import Transactions, client_id_of_group
+from trovemq_proto.positions import EpochMs
 
 
 class _Connection:
@@ -33,7 +34,8 @@ def producers(
     members = Members(core)
     connections = {user: _Connection() for user in users}
     members.producers[group] = {
-        Member(cast("Any", one), user, user): None for user, one in connections.items()
+        Member(cast("Any", one), user, user): Heard("JAVA", 493, EpochMs(0))
+        for user, one in connections.items()
     }
     found = Transactions(core, members)
     monkeypatch.setattr(found, "_body", lambda *_check: b"")

@@ -14,7 +14,7 @@ from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.v1 import admin_pb2
 
 
-async def update(client: RemotingClient, topic: str, queues: int = 4, **more: object) -> Answer:
+async def update(client: RemotingClient, topic: str, queues: object = 4, **more: object) -> Answer:
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",

@@ -45,7 +45,8 @@ class GroupAdmin:
     # --- changes ----------------------------------------------------------------------------------------
     def update(self, request: Request) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        request.run(self._update(request, [_wanted(read_body(_ONE, request))]))
+        wanted = read_body(_ONE, request)
+        request.run(self._update(request, [_wanted(wanted)]))
 
     def update_list(self, request: Request) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: one after the other, to the first that is refused."""
