@@ -100,8 +100,9 @@ class DeferredMessages:
 
         await self._written(topic, end)
 
-    async def recall(self, topic: str, recall_handle: str) -> str:
+    async def recall(self, topic: str, recall_handle: str, *, any_type: bool = False) -> str:
         """Cancels a delayed message of the topic; durable afterwards. To repeat the call changes nothing.
+        `any_type`: topics of every type may have delayed messages.
 
         Returns:
             The message's unique key.
@@ -110,7 +111,7 @@ class DeferredMessages:
             TroveError: TOPIC_NOT_FOUND, MESSAGE_TYPE_CONFLICT, and as Scheduling.
         """
         config = self._core.store.topics.require(topic)
-        if "DELAY" not in accepted_kinds(config):
+        if not any_type and "DELAY" not in accepted_kinds(config):
             raise TroveError(
                 errors.MESSAGE_TYPE_CONFLICT,
                 f"topic {topic} is of type {config.message_type}: it has no delayed messages",

@@ -141,6 +141,7 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.UNREGISTER_CLIENT: Row(Level.USER),
     RequestCode.CONSUMER_SEND_MSG_BACK: Row(_send_back),
     RequestCode.END_TRANSACTION: Row(_end),
+    RequestCode.RECALL_MESSAGE: Row(_send),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Row(_see),
     RequestCode.CHECK_CLIENT_CONFIG: Row(Level.USER),
     RequestCode.LOCK_BATCH_MQ: Row(_locks),

@@ -17,6 +17,7 @@ from trovemq_broker.server.remoting.progress import Progress
 from trovemq_broker.server.remoting.pulling import Pulls
 from trovemq_broker.server.remoting.queries import OneMore, Queries
 from trovemq_broker.server.remoting.queue_locks import QueueLocks
+from trovemq_broker.server.remoting.recalls import Recalls
 from trovemq_broker.server.remoting.retries import Retries
 from trovemq_broker.server.remoting.routing import RouteAnswers, RouteData
 from trovemq_broker.server.remoting.sending import Sends
@@ -91,6 +92,7 @@ class RemotingService:
             RequestCode.CHECK_CLIENT_CONFIG: self.members.check_config,
             RequestCode.CONSUMER_SEND_MSG_BACK: retries.send_back,
             RequestCode.END_TRANSACTION: self.transactions.end,
+            RequestCode.RECALL_MESSAGE: Recalls(core).recall,
             RequestCode.LOCK_BATCH_MQ: locks.lock,
             RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
         }
