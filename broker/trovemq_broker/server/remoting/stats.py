@@ -1,8 +1,8 @@
 """VIEW_BROKER_STATS_DATA: how many messages went through a topic, a group or the broker, in the last minute,
 hour and day.
 
-Nothing is sampled for keys that no tool asks for. A key has two samples for each window, taken when it is
-asked for: the rate is that since the older one, which was taken at least one window ago, or since the start.
+Nothing is sampled for keys that no tool asks for. A key has two samples for each window, made when it is
+asked for: the rate is that since the older one, made at least one window ago, or since the start.
 """
 
 from __future__ import annotations
