@@ -271,7 +271,7 @@ def remoting_page() -> str:
         right = "" if known is None else remoting_right(request, known)
         where = ", ".join(name for name, is_at in places if is_at)
         lines.append(row(str(request), RequestCode(request).name, where, right))
-    sent = ", ".join(f"{RequestCode(one).name} ({one})" for one in (39, 40, 220, 307, 309))
+    sent = ", ".join(f"{RequestCode(one).name} ({one})" for one in (39, 40, 220, 307, 309, 326))
     lines += ["", f"A broker sends to its clients: {sent}."]
     return "\n".join(lines) + "\n"
 

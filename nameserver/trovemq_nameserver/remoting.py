@@ -17,6 +17,7 @@ from trovemq_nameserver.service import Registry
 from trovemq_proto.remoting.bodies import (
     PERM_READ,
     PERM_READ_WRITE,
+    REPLY_SUFFIX,
     RoutedBroker,
     RoutedQueues,
     cluster_info,
@@ -65,11 +66,22 @@ class RemotingRoutes:
             if (order := self._entries.get(ORDER, name)) is not None:
                 data["orderTopicConf"] = order
             request.answer(body=json_text(data))
+        elif name.endswith(REPLY_SUFFIX) and (queues := self._of_replies(name)):
+            request.answer(body=json_text(topic_route_data(queues)))
         elif registry.clock() - registry.started < STARTING_MS:
             request.answer(ResponseCode.SYSTEM_ERROR, "name server not ready")
         else:
             text = f"No topic route info in name server for the topic: {name}"
             request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+
+    def _of_replies(self, name: str) -> list[RoutedQueues]:
+        """Of the topic of a cluster's replies, which no broker stores."""
+        brokers = (one.broker for one in self._registry.table.routes())
+        return [
+            RoutedQueues(one.cluster, one.name, one.address, PERM_READ_WRITE, 1, 1)
+            for one in brokers
+            if one.cluster + REPLY_SUFFIX == name
+        ]
 
     def cluster(self, request: Request) -> None:
         """GET_BROKER_CLUSTER_INFO."""

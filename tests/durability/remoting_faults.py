@@ -135,4 +135,11 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         "if (namespace, key) not in self._entries and not ENTRIES_MAX:",
         ("tests/unit/remoting/test_nameserver.py::test_entries_of_tools_are_kept_listed_and_deleted",),
     ),
+    Planted(
+        "replies are passed on to a producer that is gone",
+        f"{_SERVER}/members.py",
+        "            if known is not None and known.connection is connection:\n",
+        "            if known is not None and known.connection is None:\n",
+        ("tests/unit/remoting/test_replies.py::test_a_reply_without_its_requester_is_an_error",),
+    ),
 )

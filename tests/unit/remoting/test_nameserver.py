@@ -37,6 +37,9 @@ def test_the_routes_of_a_registered_broker_are_answered(tmp_path: Path) -> None:
                 assert "orders" in of_cluster["topicList"]
                 system = (await client.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).json()
                 assert system == {"brokerAddr": broker.address, "topicList": sorted([name, "broker-a"])}
+                asked = {"topic": f"{name}_REPLY_TOPIC"}
+                replies = (await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)).json()
+                assert replies["brokerDatas"][0]["brokerAddrs"] == {"0": broker.address}
                 entry = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
                 await client.ask(RequestCode.PUT_KV_CONFIG, {**entry, "value": "broker-a:4"})
                 route = (await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})).json()

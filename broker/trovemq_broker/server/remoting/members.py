@@ -118,6 +118,8 @@ class Members:
         """By group."""
         self.producers: dict[str, dict[Member, Heard]] = {}
         self._producing: dict[Connection, dict[str, Member]] = {}
+        self._by_client_id: dict[str, Member] = {}
+        """Producers; of several with one id the one that was heard last."""
         self.on_gone: Callable[[str, str], None] = lambda _group, _client_id: None
         """Is called with the group and the client id of a member that is gone."""
 
@@ -136,6 +138,7 @@ class Members:
                 producing[name] = Member(connection, data.client_id, present_creator().name)
             if (member := producing.get(name)) is not None:
                 self.producers.setdefault(name, {})[member] = heard
+                self._by_client_id[member.client_id] = member
         request.answer()
 
     def unregister(self, request: Request) -> None:
@@ -172,6 +175,9 @@ class Members:
             self._of_connection[connection] = {}
             self._producing[connection] = {}
             connection.on_lost.append(lambda: self._lost(connection))
+
+    def producer(self, client_id: str) -> Member | None:
+        return self._by_client_id.get(client_id)
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups with members that read the topic."""
@@ -248,6 +254,10 @@ class Members:
 
     def _stop_producing(self, connection: Connection, name: str) -> None:
         member = self._producing.get(connection, {}).pop(name, None)
+        if member is not None and not self._producing.get(connection):
+            known = self._by_client_id.get(member.client_id)
+            if known is not None and known.connection is connection:
+                del self._by_client_id[member.client_id]
         others = self.producers.get(name)
         if member is not None and others is not None:
             others.pop(member, None)

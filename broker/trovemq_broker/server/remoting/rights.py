@@ -129,6 +129,8 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_MESSAGE: Row(_send),
     RequestCode.SEND_MESSAGE_V2: Row(_send_short),
     RequestCode.SEND_BATCH_MESSAGE: Row(_send_batch),
+    RequestCode.SEND_REPLY_MESSAGE: Row(_send),
+    RequestCode.SEND_REPLY_MESSAGE_V2: Row(_send_short),
     RequestCode.PULL_MESSAGE: Row(_pull),
     RequestCode.LITE_PULL_MESSAGE: Row(_pull),
     RequestCode.QUERY_CONSUMER_OFFSET: Row(_see),

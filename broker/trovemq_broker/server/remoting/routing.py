@@ -16,6 +16,7 @@ from trovemq_daemon.remoting.request import Request
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.bodies import (
     PERM_READ_WRITE,
+    REPLY_SUFFIX,
     RoutedBroker,
     RoutedQueues,
     cluster_info,
@@ -55,10 +56,10 @@ class RouteAnswers:
         try:
             request.answer(body=json_text(self._route_data(name)))
         except TroveError:
-            core, count = self._core, self._core.appender.queues_of_made_topic
+            count = self._core.appender.queues_of_made_topic
             if name == MADE_BY_USE and count:
                 request.answer(body=json_text(self._here(MADE_BY_USE_PERM, count)))
-            elif name.startswith(RETRY_PREFIX) and name.removeprefix(RETRY_PREFIX) in core.groups:
+            elif self._is_not_stored(name):
                 request.answer(body=json_text(self._here(PERM_READ_WRITE, 1)))
             else:
                 text = f"No topic route info in name server for the topic: {name}"
@@ -93,6 +94,13 @@ class RouteAnswers:
     def no_entry(request: Request) -> None:
         """GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE."""
         request.answer(ResponseCode.QUERY_NOT_FOUND, "No config item")
+
+    def _is_not_stored(self, name: str) -> bool:
+        """Whether it is the topic of replies, or the retry topic of a group that has none yet."""
+        core = self._core
+        if name.startswith(RETRY_PREFIX):
+            return name.removeprefix(RETRY_PREFIX) in core.groups
+        return name == core.store.settings.cluster + REPLY_SUFFIX
 
     def _here(self, perm: int, count: int) -> dict[str, object]:
         """The route of a topic of this broker that is not stored yet."""

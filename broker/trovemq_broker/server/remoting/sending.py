@@ -74,6 +74,8 @@ PASSED_AT_ONCE: Final = 256
 """Messages that waited, and are stored in one iteration of the loop."""
 _SEPARATOR: Final = bytes((VALUE_END,))
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode() + bytes((NAME_END,))
+_REPLY_TO: Final = b"REPLY_TO_CLIENT" + bytes((NAME_END,))
+_CLUSTER: Final = b"CLUSTER" + bytes((NAME_END,))
 _SPECIAL: Final = tuple(
     name.encode() + bytes((NAME_END,))
     for name in (
@@ -226,6 +228,8 @@ class Sends:
         block = of_client(block, is_retry=is_retry)
         if not block.startswith(_UNIQ_KEY) and _SEPARATOR + _UNIQ_KEY not in block:
             block += _UNIQ_KEY + self._core.next_message_id().encode() + _SEPARATOR
+        if _REPLY_TO in block and _CLUSTER not in block:  # its consumer sends the reply to this cluster
+            block += _CLUSTER + self._core.store.settings.cluster.encode() + _SEPARATOR
         return block
 
     def _check_size(self, body: bytes) -> None:

@@ -18,6 +18,7 @@ from trovemq_broker.server.remoting.pulling import Pulls
 from trovemq_broker.server.remoting.queries import OneMore, Queries
 from trovemq_broker.server.remoting.queue_locks import QueueLocks
 from trovemq_broker.server.remoting.recalls import Recalls
+from trovemq_broker.server.remoting.replies import Replies
 from trovemq_broker.server.remoting.retries import Retries
 from trovemq_broker.server.remoting.routing import RouteAnswers, RouteData
 from trovemq_broker.server.remoting.sending import Sends
@@ -65,6 +66,7 @@ class RemotingService:
     def _of_clients(self, core: BrokerCore) -> dict[int, Handler]:
         retries = Retries(core, self._counts)
         sends = Sends(core, retries)
+        replies = Replies(core, self.members)
         offsets = Offsets(core)
         pulls = Pulls(core, self.members, offsets, self._counts)
 
@@ -78,6 +80,8 @@ class RemotingService:
             RequestCode.SEND_MESSAGE: sends.send,
             RequestCode.SEND_MESSAGE_V2: sends.send_short,
             RequestCode.SEND_BATCH_MESSAGE: sends.send_batch,
+            RequestCode.SEND_REPLY_MESSAGE: replies.send,
+            RequestCode.SEND_REPLY_MESSAGE_V2: replies.send_short,
             RequestCode.PULL_MESSAGE: pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.query,

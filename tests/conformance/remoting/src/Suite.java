@@ -23,6 +23,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -104,6 +105,27 @@ public final class Suite {
         consumer.start();
         received(bodies, 40, "messages consumed");
         Harness.expect(bodies.size(), 40, "deliveries");
+    }
+
+    private static void requestReply() throws Exception {
+        DefaultMQProducer producer = producer("request");
+        DefaultMQProducer replier = producer("reply");
+        DefaultMQPushConsumer consumer = consumer("request", "request");
+        consumer.subscribe(NORMAL, tag("request"));
+        MessageListenerConcurrently replying = (messages, context) -> {
+            try {
+                for (MessageExt one : messages) {
+                    replier.send(MessageUtil.createReplyMessage(one, ("re: " + body(one)).getBytes(StandardCharsets.UTF_8)));
+                }
+            } catch (Exception failed) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        };
+        consumer.registerMessageListener(replying);
+        consumer.start();
+        Message reply = producer.request(message(NORMAL, "request", "ask"), 30_000);
+        Harness.expect(new String(reply.getBody(), StandardCharsets.UTF_8), "re: ask", "the reply");
     }
 
     private static void sendAsync() throws Exception {
@@ -446,6 +468,7 @@ public final class Suite {
         Harness.define("retries", Suite::retries);
         Harness.define("dead_letter", Suite::deadLetter);
         Harness.define("transaction", Suite::transaction);
+        Harness.define("request_reply", Suite::requestReply);
         Harness.define("look_ups", Suite::lookUps);
         Harness.define("misuse", Suite::misuse);
         Harness.main(chosen);
