@@ -88,7 +88,7 @@ class FakeSubscription:
 
 
 class FakeClient:
-    """Topics as lists in memory; every subscription of one gets what the others have not."""
+    """Topics as lists in memory; each message goes to one subscription."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes, dict[str, Any]]] = []

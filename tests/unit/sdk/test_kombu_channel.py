@@ -180,9 +180,7 @@ def test_the_prefetch_stops_the_delivery(client: FakeClient, connect: Connect) -
     assert [message.payload for message in got] == [0, 1, 2]
 
 
-def test_a_cancelled_consumer_keeps_its_subscription_until_its_messages_are_settled(
-    client: FakeClient, connect: Connect
-) -> None:
+def test_a_cancelled_consumer_settles_its_messages(client: FakeClient, connect: Connect) -> None:
     connection, queue = connect(), kombu.Queue("q")
     publish(connection, 1, routing_key="q", declare=[queue])
     (got,) = consume(connection, queue, ack=False)
