@@ -7,6 +7,7 @@
 |        | promtool runs where it is to be had; of a daemon's own command, its settings are read           |
 |        | (`--print-config`); a broker with a TLS port, and a local cluster, run to the end of the page   |
 | toml   | is the file broker.toml of the lines below it                                                   |
+| json   | is JSON, for another program                                                                    |
 | text   | is the output of the block above, also with other spaces between words; `…` means anything      |
 | java   | is not run here: the conformance suites of the clients do it                                    |
 
@@ -19,6 +20,7 @@ import ast
 import asyncio
 import inspect
 import io
+import json
 import logging
 import re
 import shlex
@@ -52,7 +54,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:8081"
 TLS_ADDRESS = "127.0.0.1:8082"
 BACKUPS = "/backups"
-KINDS = {"python", "sh", "toml", "text", "java"}
+KINDS = {"python", "sh", "toml", "text", "java", "json"}
 LINES_MAX = 90
 
 
@@ -97,7 +99,9 @@ class Reader:
                 continue
             elif block.kind == "toml":
                 (self.directory / "broker.toml").write_text(block.text, encoding="utf-8")
-            elif block.kind != "java":
+            elif block.kind == "json":
+                json.loads(block.text)
+            else:
                 printed = io.BytesIO()
                 out = io.TextIOWrapper(printed, "utf-8", write_through=True)
                 with redirect_stdout(out), redirect_stderr(io.StringIO()) as err:

@@ -119,6 +119,11 @@ VERBS: Final = (
         "support_bundle",
         "Collect evidence to find a fault. Settings, metrics, logs, topology, health, without secrets.",
     ),
+    Verb(
+        "mcp",
+        "mcp",
+        "Serve an agent by the Model Context Protocol. On standard input and output; its tools only read.",
+    ),
     Verb("errors", "status", "Explain an error. Its meaning, whether to try again, and the remedy."),
     Verb("server", "daemons", "Start a broker. All options are its own: see `trovemq server --help`."),
     Verb(
