@@ -76,12 +76,9 @@ class Requesting(Closing):
             async with asyncio.timeout(timeout):
                 await self._open_replies()
                 reply = self._requests.begin(request_id)
-                properties = {
-                    **(arguments.pop("properties", None) or {}),
-                    REQUEST_ID: request_id,
-                    REPLY_TO: self._reply_tag,
-                }
-                await self._producer_of(topic).send(body, **{**arguments, "properties": properties})
+                given = arguments.get("properties") or {}
+                arguments["properties"] = {**given, REQUEST_ID: request_id, REPLY_TO: self._reply_tag}
+                await self._producer_of(topic).send(body, **arguments)
                 return await reply
         except TimeoutError:
             text = (
