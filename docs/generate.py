@@ -52,6 +52,7 @@ def errors_page() -> str:
 def errors_lines() -> Iterator[str]:
     yield from ("# Errors", "", NOTE, "")
     yield "Every process and client uses this table; `trovemq errors NAME` shows a row. Codes never change."
+    yield "They are TroveMQ's: E404 has nothing to do with HTTP's 404. JSON has the number alone (`code`)."
     yield "A unary call ends with the row's gRPC status, and has the whole error, serialised, in the"
     yield "trailing metadata key `trovemq-error-bin`; on a stream the error is a field of the reply frame."
     group = 0
@@ -61,7 +62,7 @@ def errors_lines() -> Iterator[str]:
             yield from ("", f"## {group}xx: {GROUPS[group]}")
         yield from ("", f"### {row.symbol}", "")
         again = "the same call may succeed later" if row.retriable else "the same call fails again"
-        yield f"{row.code}, gRPC status `{row.grpc_status}`; {again}."
+        yield f"{row.number}, gRPC status `{row.grpc_status}`; {again}."
         yield ""
         yield row.meaning
         yield ""

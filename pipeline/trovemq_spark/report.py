@@ -32,7 +32,7 @@ EXIT_FAILURE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 
-_OURS: Final = re.compile(r"TroveError: ([A-Z][A-Z0-9_]+) \((\d+)\): ([^\n]*)")
+_OURS: Final = re.compile(r"TroveError: ([A-Z][A-Z0-9_]+) \(E?(\d+)\): ([^\n]*)")
 _PYTHON_LINE: Final = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)(?:: .*)?$", re.MULTILINE
 )
@@ -93,7 +93,7 @@ def failure_line(failure: BaseException) -> str:
     if error.spec is errors.UNKNOWN_ERROR:
         return f"error: {line}"
     advice = _ADVICE.get(error.symbol, error.spec.what_to_do)
-    return f"error: {error.symbol} ({error.spec.code}): {line} → {advice}"
+    return f"error: {error.symbol} ({error.spec.number}): {line} → {advice}"
 
 
 def is_usage(failure: BaseException) -> bool:

@@ -21,6 +21,11 @@ class ErrorSpec:
     meaning: str
     what_to_do: str
 
+    @property
+    def number(self) -> str:
+        """The code as people see it: `E200`. The E tells it from a status of HTTP."""
+        return f"E{self.code}"
+
 
 UNREAD: Final = "unread"
 """A field of the error that ends a stream: no request without a reply was read, so nothing was done for
@@ -34,7 +39,7 @@ class TroveError(Exception):
         self.spec: Final = spec
         self.message: Final = message or spec.meaning
         self.fields: Final[dict[str, str]] = {name: str(value) for name, value in fields.items()}
-        super().__init__(f"{spec.symbol} ({spec.code}): {self.message}")
+        super().__init__(f"{spec.symbol} ({spec.number}): {self.message}")
 
     @property
     def symbol(self) -> str:

@@ -98,7 +98,7 @@ def test_a_full_disk_behind_the_output_was_an_unknown_error(broker: BrokerProces
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=240, check=False)
     assert ran.returncode == 1
     assert ran.stderr.decode().splitlines()[0] == (
-        "✗ REQUEST_ILLEGAL (100): standard output: No space left on device"
+        "✗ REQUEST_ILLEGAL (E100): standard output: No space left on device"
     )
 
 

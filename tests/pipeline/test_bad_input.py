@@ -244,7 +244,7 @@ def test_a_segment_that_is_removed_while_it_is_read(
         out = ["--out", tmp_path / job] if job in ("archive", "rebuild") else []
         done = command(job, "--store", log.store, *out)
         assert done.code == 3
-        assert f"OFFSET_OUT_OF_RANGE (112): segment {victim.name} was removed" in done.err
+        assert f"OFFSET_OUT_OF_RANGE (E112): segment {victim.name} was removed" in done.err
         victim.write_bytes(kept)
     assert not (tmp_path / "rebuild" / "consumequeue").exists()
     monkeypatch.undo()
@@ -261,7 +261,7 @@ def test_damaged_records(mode: str, command: Command, log: GrowingLog, tmp_path:
     done = command("archive", "--store", log.store, "--out", tmp_path / "out", "--set", f"mode={mode}")
     if mode == "failfast":
         assert done.code == 3
-        assert f"RECORD_DAMAGED (204): {target.name}: " in done.err
+        assert f"RECORD_DAMAGED (E204): {target.name}: " in done.err
         assert not archive_rows(tmp_path / "out")
         return
     assert done.report["dropped"] == (mode == "dropmalformed")
@@ -285,7 +285,7 @@ def test_a_broker_that_does_not_answer(command: Command) -> None:
         port = there.getsockname()[1]
     done = command("search", "--server", f"127.0.0.1:{port}", "--set", "key=a")
     assert done.code == 3
-    assert f"BROKER_UNREACHABLE (403): 127.0.0.1:{port}" in done.err
+    assert f"BROKER_UNREACHABLE (E403): 127.0.0.1:{port}" in done.err
 
 
 def test_a_full_disk(command: Command, log: GrowingLog, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_full_disk(command: Command, log: GrowingLog, tmp_path: Path) -> None:
             pytest.skip("no file system can be mounted here")
         done = command("archive", "--store", log.store, "--out", disk / "out")
         assert done.code == 3
-        assert done.err.startswith("error: DISK_FULL (302): ")
+        assert done.err.startswith("error: DISK_FULL (E302): ")
         assert "restart the broker" not in done.err
         assert not archive_rows(disk / "out")
 
@@ -304,7 +304,7 @@ def test_two_runs_at_once(command: Command, log: GrowingLog, tmp_path: Path) -> 
     with locked(StoragePath(out), "_manifest/lock", "compact"):
         done = command("archive", "--store", log.store, "--out", out)
         assert done.code == 3
-        assert "JOB_RUNNING (311): job compact (process " in done.err
+        assert "JOB_RUNNING (E311): job compact (process " in done.err
     assert command("archive", "--store", log.store, "--out", out).code == 0
 
 

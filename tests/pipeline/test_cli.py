@@ -55,8 +55,8 @@ def kept(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> _Kept:
     [
         ("count", 0, ""),
         ("find", 1, ""),
-        ("raise", 3, "error: ARCHIVE_ILLEGAL (310): the manifest is not JSON → "),
-        ("no-space", 3, "error: DISK_FULL (302): the disk has no space"),
+        ("raise", 3, "error: ARCHIVE_ILLEGAL (E310): the manifest is not JSON → "),
+        ("no-space", 3, "error: DISK_FULL (E302): the disk has no space"),
         ("bug", 3, "error: ValueError: a bug"),
     ],
 )

@@ -471,6 +471,8 @@ class Producer(Unacknowledged):
                 keys, tag, properties, unique_key, message_group, priority, writer
             )
             size += len(block)
+        if message_group is not None:
+            self._chooser.note_message_group()
         ordering_key = message_group if ordering_key is None else ordering_key
         if queue_id is None and broker is None and ordering_key is None:
             slot = None if named is None else self._chooser.home(named)

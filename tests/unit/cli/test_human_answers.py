@@ -21,7 +21,7 @@ from trovemq.cli.render import body_preview, humane_size, printable
 def test_an_error_says_symbol_code_what_happened_and_what_to_do(run: Any) -> None:
     ran = run("pull", "absent", "--queue", "0")
     assert (ran.code, ran.out) == (1, b"")
-    assert "✗ TOPIC_NOT_FOUND (200): no topic absent" in ran.err
+    assert "✗ TOPIC_NOT_FOUND (E200): no topic absent" in ran.err
     assert "→ See the names: trovemq topic list" in ran.err
 
 

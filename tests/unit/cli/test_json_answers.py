@@ -290,6 +290,7 @@ def test_errors_explains_one_row_by_symbol_or_code_and_lists_all(run: Any) -> No
     (row,) = run("--json", "errors", "disk_full").objects
     assert (row["symbol"], row["code"], row["retriable"]) == ("DISK_FULL", 302, True)
     assert run("--json", "errors", "302").objects == [row]
+    assert run("--json", "errors", "E302").objects == [row]
     assert row in run("--json", "errors").objects
     unknown = run("--json", "errors", "DISK_FUL")
     assert (unknown.code, unknown.out) == (1, b"")

@@ -116,7 +116,7 @@ def test_an_expected_error_is_one_line_without_a_traceback(tmp_path: Path) -> No
         _, err = process.communicate(timeout=240)
         assert process.returncode == ExitCode.STORE_LOCKED
         (line,) = err.splitlines()
-        assert "STORE_LOCKED (305): taken" in line
+        assert "STORE_LOCKED (E305): taken" in line
         assert "Traceback" not in line
 
 

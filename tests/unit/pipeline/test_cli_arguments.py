@@ -225,7 +225,7 @@ WRAPPED = """An exception was thrown from the Python worker. Please see the stac
 Traceback (most recent call last):
   File "worker.py", line 1, in main
     process()
-trovemq_proto.errors.TroveError: RECORD_DAMAGED (221): the record at 77 is torn
+trovemq_proto.errors.TroveError: RECORD_DAMAGED (E221): the record at 77 is torn
 
 \tat org.apache.spark.api.python.BasePythonRunner"""
 
@@ -233,15 +233,18 @@ trovemq_proto.errors.TroveError: RECORD_DAMAGED (221): the record at 77 is torn
 @pytest.mark.parametrize(
     ("failure", "line"),
     [
-        (TroveError(errors.JOB_RUNNING, "by 7"), "error: JOB_RUNNING (311): by 7 → Wait for its end"),
+        (TroveError(errors.JOB_RUNNING, "by 7"), "error: JOB_RUNNING (E311): by 7 → Wait for its end"),
         (RuntimeError(WRAPPED), "error: RECORD_DAMAGED"),
-        (OSError(28, "No space left on device", "f"), "error: DISK_FULL (302): the disk has no space"),
+        (OSError(28, "No space left on device", "f"), "error: DISK_FULL (E302): the disk has no space"),
         (RuntimeError("Java said: No space left on device"), "error: DISK_FULL"),
         (JavaMissingError("Spark needs Java"), "error: Spark needs Java"),
         (ValueError("a bug\nsecond line"), "error: ValueError: a bug"),
         (NotADirectoryError(20, "Not a directory", "/a/b"), "error: /a/b: Not a directory. Check the path"),
-        (TroveError(errors.STORE_FAILED, "x"), "error: STORE_FAILED (304): x → Check the path, its owner"),
-        (TroveError(errors.DISK_FULL, "x"), "error: DISK_FULL (302): x → Free space, then run the job again"),
+        (TroveError(errors.STORE_FAILED, "x"), "error: STORE_FAILED (E304): x → Check the path, its owner"),
+        (
+            TroveError(errors.DISK_FULL, "x"),
+            "error: DISK_FULL (E302): x → Free space, then run the job",
+        ),
         (RuntimeError(WRAPPED.replace("TroveError: RECORD", "OtherError: RECORD")), "error: RuntimeError: "),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_failure_names_its_cause() -> None:
         watched(query, sink)
     assert query.stopped
     with pytest.raises(TroveError, match=errors.DATA_LOST.symbol):
-        watched(Query([], RuntimeError("Java said\n  TroveError: DATA_LOST (312): gone\n")))
+        watched(Query([], RuntimeError("Java said\n  TroveError: DATA_LOST (E312): gone\n")))
     with pytest.raises(RuntimeError, match="a bug"):
         watched(Query([], RuntimeError("a bug")))
 

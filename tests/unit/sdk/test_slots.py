@@ -128,3 +128,33 @@ def test_a_waiting_subscription_listened_to_the_routes_once_more_each_try() -> N
     routes.unlisten(listener)
     routes.apply(ClusterState(()))
     assert len(heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("types", "warned"),
+    [
+        (("NORMAL",), True),
+        (("NORMAL", "NORMAL"), True),
+        (("FIFO",), False),
+        (("MIXED",), False),
+        (("NORMAL", "FIFO"), False),
+        ((), False),
+    ],
+)
+@fake_time
+async def test_a_message_group_without_an_order_is_warned_of_once(
+    types: tuple[str, ...], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = pool_of_nobody()
+    brokers = [BrokerInfo("c", name, f"192.0.2.1:{1000 + i}") for i, name in enumerate(NAMES)]
+    routes = [
+        BrokerRoute(info, (TopicRoute("orders", 2, kind),))
+        for info, kind in zip(brokers, types, strict=False)
+    ]
+    apply(pool, ClusterState(tuple(routes)))
+    chooser = SlotChooser(pool, "orders")
+    for _ in range(2):
+        chooser.note_message_group()
+    said = [record.getMessage() for record in caplog.records if "--type FIFO" in record.getMessage()]
+    assert len(said) == warned
+    await pool.close()

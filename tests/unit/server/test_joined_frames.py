@@ -349,7 +349,7 @@ async def test_gathered_frames_are_answered_before_the_broker_stops() -> None:
     assert bench.answered(0) == [7, 8]
     assert [one.body for one in read_queue(bench.store)][-3:] == [b"x", b"y", b"z"]
     assert {str(one) for one in await bench.close()} == {
-        "SERVICE_NOT_AVAILABLE (308): the broker is stopping"
+        "SERVICE_NOT_AVAILABLE (E308): the broker is stopping"
     }
 
 

@@ -28,6 +28,7 @@ from trovemq_proto.errors import TroveError
 
 LOST_BROKERS_MAX = 1024
 FIFO = "FIFO"  # a topic whose message groups have an order
+NORMAL = "NORMAL"
 QUEUE_ID_MAX = 2**31 - 1  # an int on the wire and on disk
 
 
@@ -177,6 +178,11 @@ class RouteTable:
             return True
         entries = (self._entry(route, topic) for route in (*self.state.brokers, *self._departed.values()))
         return any(entry is not None and entry.message_type == FIFO for entry in entries)
+
+    def is_normal(self, topic: str) -> bool:
+        """Whether the topic is known, and is of type NORMAL on every live broker."""
+        found = [entry.message_type for route in self.state.brokers if (entry := self._entry(route, topic))]
+        return bool(found) and all(kind == NORMAL for kind in found)
 
     def _entry(self, route: BrokerRoute, topic: str) -> TopicRoute | None:
         """The broker's entry of the topic; it costs the same however many topics there are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from hashlib import blake2b
 
@@ -13,6 +14,8 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE
 from trovemq_proto.records.hashes import group_queue
+
+_log = logging.getLogger(__name__)
 
 # For a topic in no route the broker decides whether it exists (autoCreateTopicEnable).
 UNKNOWN = Slot("", 0)
@@ -37,6 +40,20 @@ class SlotChooser:
         self._slots: tuple[Slot, ...] = ()
         self._numbered: dict[int, Slot] = {}  # the queues whose number is that of one queue only
         self._queue_routes: dict[Slot, QueueRoute] = {}
+        self._warned = False
+
+    def note_message_group(self) -> None:
+        """A message has a message group. Logs a warning, once, if the topic does not keep the order of those.
+
+        The messages of a group share a queue all the same; but where it lies changes when brokers come and
+        go."""
+        if not self._warned and self._pool.routes.is_normal(self.topic):
+            self._warned = True
+            _log.warning(
+                "topic %s is of type NORMAL, which keeps no order of message groups while brokers come and"
+                " go: create it with --type FIFO, or leave message_group out",
+                self.topic,
+            )
 
     def _renew(self) -> None:
         """Forgets the answers of earlier routes."""

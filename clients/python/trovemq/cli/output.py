@@ -202,7 +202,7 @@ class Output:
         if self._json_on_stderr:
             self._stderr.write(_encode({**self._notes, **error_fields(error)}) + "\n")
             return
-        self._show_error(f"{error.symbol} ({error.spec.code}): {error.message}", error.spec.what_to_do)
+        self._show_error(f"{error.symbol} ({error.spec.number}): {error.message}", error.spec.what_to_do)
 
     def _show_error(self, message: str, what_to_do: str) -> None:
         self._show_on_stderr(f"✗ {message}", style="bold red")

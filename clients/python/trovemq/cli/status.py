@@ -48,9 +48,12 @@ async def explain_errors(
 
 
 def find_error(name: str) -> ErrorSpec:
-    """The row of a symbol (any case) or a code. Raises TroveError REQUEST_ILLEGAL with near symbols."""
+    """The row of a symbol (any case) or a code (`E200`, `200`). Raises TroveError REQUEST_ILLEGAL with near
+    symbols."""
     try:
-        return errors.by_code(int(name)) if name.isascii() and name.isdigit() else errors.by_symbol(name)
+        number = name.upper().removeprefix("E")
+        is_number = number.isascii() and number.isdigit()
+        return errors.by_code(int(number)) if is_number else errors.by_symbol(name)
     except KeyError:
         symbols = [row.symbol for row in errors.ERRORS]
         near = ", ".join(difflib.get_close_matches(name.upper(), symbols))
@@ -60,7 +63,7 @@ def find_error(name: str) -> ErrorSpec:
 
 _ERRORS: Final[Columns[ErrorSpec]] = Columns(
     Column("symbol", "symbol", lambda row: row.symbol),
-    Column("code", "code", lambda row: row.code, lambda row: str(row.code)),
+    Column("code", "code", lambda row: row.code, lambda row: row.number),
     Column("grpcStatus", None, lambda row: row.grpc_status),
     Column("retriable", "retriable", lambda row: row.retriable, lambda row: "yes" if row.retriable else "no"),
     Column("meaning", "meaning", lambda row: row.meaning),
