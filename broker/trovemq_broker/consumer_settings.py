@@ -9,7 +9,10 @@ from typing import Annotated, Final, Literal
 
 from trovemq_daemon.settings import DAY_MS, JAVA_INT_MAX, setting
 
-NewGroupStart = Literal["rocketmq", "begin", "end"]
+NewGroupStart = Literal["earliest", "latest", "rocketmq", "begin", "end"]
+"""`begin` and `end` are former names of `earliest` and `latest`."""
+EARLIEST: Final = ("earliest", "begin")
+LATEST: Final = ("latest", "end")
 
 YEAR_MS: Final = 365 * DAY_MS
 STREAMS_PER_CLIENT: Final = 2
@@ -34,13 +37,14 @@ class ConsumerSettings:
     fifo_group_orderly: Annotated[bool, setting()] = True
     """A consumer group that is created by its first use is orderly (keeps the order of message groups) if one
     of its topics is FIFO."""
-    new_group_start: Annotated[NewGroupStart, setting()] = "rocketmq"
+    new_group_start: Annotated[NewGroupStart, setting()] = "earliest"
     """Where a new group begins in a queue: at the earliest offset, at the latest, or as in RocketMQ: at the
-    earliest if the queue is recent as a whole, else at its last message."""
+    earliest if the queue is recent as a whole, else at its last message. `begin` and `end` are former names
+    of the first two."""
     group_expiry_ms: Annotated[int, setting("ms", 0, 36_500 * DAY_MS)] = 0
     """A group that its first use made is forgotten when it has had no member for this time since the start
     and has read everything; at least seven days and `reserved_time_ms`; 0 = never. It needs `new_group_start
-    = begin`: a name that returns skips nothing."""
+    = earliest`: a name that returns skips nothing."""
     recent_memory_percent: Annotated[int, setting("%", 0, 100, rocketmq="accessMessageInMemoryMaxRatio")] = 40
     """A queue is recent while its first message lies within this share of the machine's memory."""
     recent_bytes_max: int = 1 << 30

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 from trovemq_broker.atomic.limits import AtomicLimits
 from trovemq_broker.cluster.registration import RegistrationSettings, registration_channels
-from trovemq_broker.consumer_settings import STREAMS_PER_CLIENT, ConsumerSettings
+from trovemq_broker.consumer_settings import EARLIEST, STREAMS_PER_CLIENT, ConsumerSettings
 from trovemq_broker.daemon.config_settings import ClusterConfigSettings
 from trovemq_broker.daemon.node_settings import FileSettings, NodeSettings, ProjectionSettings
 from trovemq_broker.daemon.replica_settings import ReplicaSettings
@@ -128,8 +128,8 @@ class BrokerSettings(
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
         if self.group_expiry_ms and self.group_expiry_ms < EXPIRY_MIN_MS:
             yield f"group_expiry_ms is 0 or at least {EXPIRY_MIN_MS} (seven days)"
-        if self.group_expiry_ms and self.new_group_start != "begin":
-            yield "group_expiry_ms needs new_group_start = begin: a name that returns must skip nothing"
+        if self.group_expiry_ms and self.new_group_start not in EARLIEST:
+            yield "group_expiry_ms needs new_group_start = earliest: a name that returns must skip nothing"
         for least, most in (
             ("registration_retry_min_ms", "registration_retry_max_ms"),
             ("invisible_min_ms", "invisible_max_ms"),

@@ -3,7 +3,7 @@
 Invariants - A group is forgotten only if its first use created it and no user has altered it since, if it has
 had no member and moved no offset for the whole time, and if no message waits for it. The time counts from
 this start on. - The time is never less than EXPIRY_MIN_MS, nor than the time for which messages are kept. - A
-name that returns begins at the earliest message, since the setting demands `new_group_start = begin`: it
+name that returns begins at the earliest message, since the setting demands `new_group_start = earliest`: it
 reads the messages that are kept again, and skips nothing.
 """
 

@@ -367,7 +367,8 @@ class Client(Requesting):
                 are stored from now on), or a time. A group that has read any of its queues, on any broker,
                 continues at its offsets, and reads queues that came later from their beginning; so it does
                 where a broker that has the topic cannot be asked. None: as the broker's setting
-                `new_group_start` says. A broadcast begins there each time; None means `latest`.
+                `new_group_start` says, which is `earliest` by default. A broadcast begins there each time;
+                None means `latest`.
             wait_for_topic: A topic that does not exist yet is waited for, and then read from its beginning
                 (or from a time). Otherwise entering raises TOPIC_NOT_FOUND.
 

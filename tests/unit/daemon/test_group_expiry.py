@@ -184,7 +184,7 @@ def test_the_setting_demands_a_start_that_skips_nothing() -> None:
     off = BrokerSettings()
     assert off.group_expiry_ms == 0
     (problem,) = replace(off, group_expiry_ms=DAYS_10_MS).problems()
-    assert "new_group_start = begin" in problem
+    assert "new_group_start = earliest" in problem
     assert list(replace(off, group_expiry_ms=DAYS_10_MS, new_group_start="begin").problems()) == []
     (problem,) = replace(off, group_expiry_ms=1, new_group_start="begin").problems()
     assert "seven days" in problem

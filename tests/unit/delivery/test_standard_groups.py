@@ -365,7 +365,14 @@ def test_due_pairs_names_a_pair_once_a_time_is_over(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [("begin", ["m0", "m1", "m2"]), ("end", []), ("rocketmq", ["m0", "m1", "m2"])]
+    ("start", "expected"),
+    [
+        ("earliest", ["m0", "m1", "m2"]),
+        ("latest", []),
+        ("begin", ["m0", "m1", "m2"]),
+        ("end", []),
+        ("rocketmq", ["m0", "m1", "m2"]),
+    ],
 )
 def test_a_new_group_starts_where_the_setting_says(start: str, expected: list[str]) -> None:
     engine = Engine(ConsumerSettings(new_group_start=start))  # type: ignore[arg-type]
@@ -379,6 +386,12 @@ def test_a_new_group_starts_at_the_last_message_of_a_queue_not_recent() -> None:
     engine = Engine(ConsumerSettings(new_group_start="rocketmq", recent_bytes_max=100))
     sent(engine, 3)
     assert bodies(engine.receive()) == ["m2"]
+
+
+def test_the_default_start_does_not_depend_on_the_age_of_the_messages() -> None:
+    engine = Engine(ConsumerSettings(recent_bytes_max=100))
+    sent(engine, 3)
+    assert bodies(engine.receive()) == ["m0", "m1", "m2"]
 
 
 def test_a_stored_offset_wins_over_the_setting(engine: Engine) -> None:

@@ -177,7 +177,7 @@ def test_the_broker_conf_of_every_golden_store_is_accepted(manifest: Path, tmp_p
         ("timerMaxDelaySec=3d", "timerMaxDelaySec=3d: must be a whole number of seconds"),
         ("timerMaxDelaySec=400000000", "at most"),
         ("recent_memory_percent=101", "at most 100"),
-        ("new_group_start=middle", "must be one of rocketmq, begin, end"),
+        ("new_group_start=middle", "must be one of earliest, latest, rocketmq, begin, end"),
         ("flushDiskType=sync", "SYNC_FLUSH or ASYNC_FLUSH"),
         ("listenPort=70000", "port between"),
         ("storePathCommitlog=x", "did you mean storePathCommitLog"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from trovemq_broker.consumer_settings import EARLIEST, LATEST
 from trovemq_broker.groups.delivery.context import Context
 from trovemq_broker.groups.delivery.group_topic import GroupTopic
 from trovemq_broker.groups.delivery.orderly_receiver import message_group_of
@@ -220,9 +221,9 @@ def _start_offset(
     if kind is not SourceKind.TOPIC or not first_time or queue is None or low == high:
         return low
     start = context.settings.new_group_start
-    if start == "begin" or _came_after(context, group, topic):
+    if start in EARLIEST or _came_after(context, group, topic):
         return low
-    if start == "end":
+    if start in LATEST:
         return high
     physical_offset = int(readable_units(queue, QueueOffset(low), 1)["physical_offset"][0])
     if low == 0 and context.store.end_offset - physical_offset <= context.settings.recent_bytes_max:
