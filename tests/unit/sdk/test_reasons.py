@@ -44,6 +44,12 @@ def test_the_hook_sees_each_text_before_it_is_cut() -> None:
     assert len(reason_of_failure(ValueError("x" * 9_000), options).text.encode()) == TEXT_SIZE_MAX
 
 
+def test_the_password_of_a_database_stood_in_a_dead_letter() -> None:
+    failure = ConnectionError("cannot reach postgresql://shop:hunter2@db:5432/shop, nor redis://:s3@cache")
+    kept = reason_of_failure(failure, ClientOptions()).text
+    assert kept == "cannot reach postgresql://shop:***@db:5432/shop, nor redis://:***@cache"
+
+
 @pytest.mark.parametrize("hook", [lambda _: 1 / 0, lambda _: None, lambda text: text.encode()])
 def test_a_hook_that_fails_lets_no_text_through(hook: object, caplog: pytest.LogCaptureFixture) -> None:
     options = ClientOptions(redact=hook)  # type: ignore[arg-type]

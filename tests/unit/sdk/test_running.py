@@ -204,6 +204,26 @@ async def test_a_body_that_cannot_be_decoded_was_tried_again_as_a_value_error(
     assert fake.requests("RETURN") == []
 
 
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def test_an_exception_without_a_readable_text_ended_the_worker(
+    client: Client, fake: FakeConsuming
+) -> None:
+    handlers = Handlers()
+
+    @handlers.handle("orders", "g", on_error={UnreadableError: "discard"})
+    async def bill(message: ReceivedMessage) -> None:
+        raise UnreadableError
+
+    async with client.run(handlers):
+        await fake.offer(b"1")
+        await fake.offer(b"2")
+        await fake.until(lambda: len(fake.gone) == 2)
+
+
 @pytest.mark.parametrize(
     ("serializer", "value", "wrong"),
     [

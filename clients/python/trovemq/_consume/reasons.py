@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
+from typing import Final
 
 from trovemq._wire.consumer import Reason
 from trovemq.options import ClientOptions
 from trovemq_proto.records.dead_letter_reason import ERROR_SIZE_MAX, TEXT_SIZE_MAX, cut
 
 _log = logging.getLogger(__name__)
+_SECRET: Final = re.compile(r"(?<=://)([^:@/\s]*):[^@/\s]*@")
+"""The secret of a user in an address, as the errors of many a database driver have it."""
 
 
 def reason_of_program(text: str, options: ClientOptions) -> Reason:
@@ -21,11 +25,15 @@ def reason_of_failure(failure: BaseException, options: ClientOptions, *, with_te
     error = cut(_name_of(type(failure)), ERROR_SIZE_MAX)
     if not (with_text and options.failure_texts):
         return Reason(error)
+    return Reason(error, _redacted(text_of(failure), options))
+
+
+def text_of(failure: BaseException) -> str:
+    """The exception's text, also where its class cannot give it."""
     try:
-        text = str(failure)
+        return str(failure)
     except Exception as broken:
-        text = f"(its text cannot be read: {type(broken).__name__})"
-    return Reason(error, _redacted(text, options))
+        return f"(its text cannot be read: {type(broken).__name__})"
 
 
 def _name_of(cls: type) -> str:
@@ -33,8 +41,11 @@ def _name_of(cls: type) -> str:
 
 
 def _redacted(text: str, options: ClientOptions) -> str:
-    """The text as the hook wants it; none if the hook fails: it might be what must not be stored."""
-    if text and options.redact is not None:
+    """The text as the hook wants it; none if the hook fails: it might be what must not be stored. Without a
+    hook the secrets of addresses are masked."""
+    if options.redact is None:
+        text = _SECRET.sub(r"\1:***@", text)
+    elif text:
         try:
             kept: object = options.redact(text)
         except Exception:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from trovemq._common.calling import Calling
+from trovemq._consume.reasons import text_of
 from trovemq.handlers import Call, Handler, Handlers, Middleware, OnError, Retry
 from trovemq.received import ReceivedMessage, milliseconds
 from trovemq.received_batch import ReceivedBatch
@@ -159,7 +160,7 @@ class Worker:
         if action is None:
             _log.error(text, *where, exc_info=failure)
             return
-        reason = cut(f"{type(failure).__name__}: {failure}", FAILURE_SIZE_MAX)
+        reason = cut(f"{type(failure).__name__}: {text_of(failure)}", FAILURE_SIZE_MAX)
         _log.warning(f"{text}, %s: %s", *where, _end_of(action, message), reason)
 
     async def _settle(self, message: ReceivedMessage, failure: Exception, action: OnError | None) -> None:
