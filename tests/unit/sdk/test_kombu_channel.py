@@ -66,6 +66,18 @@ def consume(connection: kombu.Connection, queue: kombu.Queue, count: int = 1, ac
     return got
 
 
+def test_a_connection_used_after_a_fork_connected_again_at_each_use(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect()
+    publish(connection, routing_key="mail")
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    transport = connection.transport
+    assert not transport.verify_connection(connection)
+    transport.establish_connection()
+    assert transport.verify_connection(connection)
+
+
 def test_a_queue_is_a_mixed_topic_by_priority_and_one_group(client: FakeClient, connect: Connect) -> None:
     connection = connect(group="shop", topic_prefix="p-")
     queue = kombu.Queue("mail.high")

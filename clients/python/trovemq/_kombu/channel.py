@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 MIXED: Final = "MIXED"
 """The type of topics that take delayed messages and priorities."""
+UNROUTED_MAX: Final = 1_000
 _WAIT_STEP: Final = 0.05
 _ABSENT: Final = (errors.TOPIC_NOT_FOUND, errors.GROUP_NOT_FOUND)
 
@@ -41,7 +42,7 @@ class Channel(virtual.Channel):
         self._readers: dict[str, Reader] = {}
         self._ended: list[Reader] = []
         self._no_ack: set[str] = set()
-        self._unrouted: set[tuple[str, str]] = set()
+        self._unrouted: set[str] = set()  # exchanges of which the log has said so
 
     @property
     def qos(self) -> QoS:
@@ -178,8 +179,8 @@ class Channel(virtual.Channel):
             self._put(queue, message)
         if len(kept) < len(queues) or self._is_shared_exchange(exchange):
             self._put_shared(message)
-        elif not queues and (exchange, routing_key) not in self._unrouted:
-            self._unrouted.add((exchange, routing_key))
+        elif not queues and exchange not in self._unrouted and len(self._unrouted) < UNROUTED_MAX:
+            self._unrouted.add(exchange)
             text = (
                 "messages to exchange %r with key %r are dropped: this process has declared no queue for them"
             )

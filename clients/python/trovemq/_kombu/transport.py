@@ -77,7 +77,11 @@ class Transport(virtual.Transport):
         return uri if include_password else _SECRET.sub(rf"\1:{mask}@", uri)
 
     def establish_connection(self) -> Any:
-        """Connects. Raises BrokerAwayError; TroveError for an illegal URL."""
+        """Connects, also again in a forked process, which has no thread of its parent's client. Raises
+        BrokerAwayError; TroveError for an illegal URL."""
+        if self._process_id != os.getpid():
+            self._process_id, self._control = os.getpid(), None
+            self._shared.clear()
         kombus: Any = self.client
         url = kombus.hostname or ""
         if "://" not in url:
