@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 MASTER: Final = "0"
 """The id of the only broker of a name that clients write to."""
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""Of the topic of a cluster, by whose route clients send the replies to requests; no message is stored there."""
+"""Of the topic of a cluster, by whose route clients send replies to requests. No message is stored there."""
 PERM_READ: Final = 4
 PERM_READ_WRITE: Final = 6
 
