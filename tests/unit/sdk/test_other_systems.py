@@ -35,7 +35,7 @@ SCRIPT = f"""
 import builtins, importlib, pkgutil, sys
 import asyncio, concurrent.futures.process, logging.handlers, multiprocessing, ssl, subprocess, tempfile
 import celery, cryptography.x509, google.protobuf.message, grpc.aio, kombu.transport.virtual, numpy
-import pytest, rich, taskiq, typer.main, yaml
+import mcp.server.mcpserver, pytest, rich, taskiq, typer.main, yaml
 
 OURS = ("trovemq", "trovemq_proto", "trovemq_rpc")
 import_before = builtins.__import__
