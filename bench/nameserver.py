@@ -222,7 +222,7 @@ async def _register(report: Report, nameserver: NameserverProcess, brokers: Brok
 
 
 async def _load(report: Report, nameserver: NameserverProcess, topics: int) -> None:
-    """At registered brokers, whose heartbeats go on."""
+    """While the registered brokers send their heartbeats."""
     for rate in LOAD_RATES:
         spent = measure.scheduled_seconds(nameserver.pid)
         async with _script(LOADING, nameserver, str(rate), str(LOAD_S)) as asking:

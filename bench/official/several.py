@@ -1,4 +1,4 @@
-"""The official clients with one broker and with several: what a message costs each broker, and all of them.
+"""The official clients with one broker and with several: the cost of a message for each, and their sum.
 
 A client is given the address of the first broker. The route that it gets there names the queues of all.
 """

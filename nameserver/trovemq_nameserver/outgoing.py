@@ -43,7 +43,7 @@ class Outgoing:
 
 
 class OutgoingReplies:
-    """All of them. `size_max`: in bytes, without the newest one."""
+    """The replies of one nameserver. `size_max`: in bytes, without the newest one."""
 
     def __init__(self, size_max: int = OUTGOING_SIZE_MAX) -> None:
         self._size_max = size_max

@@ -348,7 +348,7 @@ class Admin:
         self, include_system: bool = False, broker: str | None = None
     ) -> BrokerAnswers[TopicDescription]:
         """Every topic of every broker, without queues; a topic on two brokers is listed twice. Where the
-        given servers do not lead to all brokers, the shared configuration says what lies on the others."""
+        given servers do not lead to all brokers, also the places on others of the shared configuration."""
         brokers = self._pool.routes.brokers(broker)
         elsewhere = broker is None and self._pool.unseen() > 0
 

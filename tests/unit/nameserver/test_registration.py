@@ -343,7 +343,7 @@ async def test_leaving_is_quick_where_the_nameserver_was_never_there() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_whose_name_is_taken_said_at_its_end_that_it_was_registered() -> None:
+async def test_a_broker_whose_name_is_taken_registered_to_leave() -> None:
     app, address = await start_nameserver()
     broker, _ = local_broker()
     other, _ = local_broker(port=9999)

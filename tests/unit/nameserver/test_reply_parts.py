@@ -28,7 +28,7 @@ from trovemq_proto.reply_parts import PartJoiner, part_of
 from trovemq_proto.v1 import route_pb2
 
 SMALL = 10_000
-GRPC_DEFAULT = 4 << 20  # the largest message that gRPC accepts unless it is told otherwise
+GRPC_DEFAULT = 4 << 20  # the largest message that gRPC accepts by default
 MANY_TOPICS = 60_000  # on each broker: 4.5 MB of routes together
 TOPICS = 600
 BROKERS = "abc"

@@ -386,7 +386,7 @@ async def test_topics_of_before_are_taken_in_where_they_are() -> None:
 
 @pytest.mark.asyncio
 async def test_topics_of_brokers_to_which_no_address_leads_are_listed() -> None:
-    """As through forwarded ports of some brokers. Those that are asked speak for themselves."""
+    """As through forwarded ports of some brokers. The lists of these count for themselves."""
     pool = Pool({"orders": "ac"})
     pool.brokers["a"].topics["orders"] = described("a", {"a": 3, "b": 1, "y": 4}, 3)
     for name in "ac":

@@ -159,7 +159,7 @@ def _lacked(
             yield Finding(check, broker, what, to_do, note=True)
             continue
         for name, having in lacked.items():
-            what = f"it lacks {noun} {name}, which {', '.join(having)} has"
+            what = f"it lacks {noun} {name}, which {', '.join(having)} {'have' if len(having) > 1 else 'has'}"
             yield Finding(check, broker, what, create(having, broker), note=True)
 
 
