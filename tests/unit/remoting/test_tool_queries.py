@@ -107,9 +107,11 @@ def test_a_member_is_asked_and_its_answer_is_passed_back(tmp_path: Path) -> None
         async with remoting_client(broker.address) as member:
             await member.heartbeat("c1")
             asked = {"consumerGroup": "readers", "clientId": "c1", "jstackEnable": True}
-            waiting = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
+            signed = {**asked, "AccessKey": "admin", "Signature": "c2lnbmVk", "SecurityToken": "t"}
+            waiting = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, signed)
             got = await answer_one(member, b"{{}:1}")
             assert got.code == RequestCode.GET_CONSUMER_RUNNING_INFO
+            assert got.fields.keys() == asked.keys(), "the signature would be good for other requests"
             assert got.fields["jstackEnable"] == "true"
             assert (await waiting).body == b"{{}:1}"
             wanted = {"consumerGroup": "readers", "clientId": "c1", "msgId": sent.fields["msgId"]}

@@ -2,7 +2,8 @@
 and a message that its listener consumes now.
 
 A client of this protocol answers itself, and its answer is passed back byte for byte. One of RocketMQ 5's
-protocol is asked by that one's commands.
+protocol is asked by that one's commands. Of the tool's request only named fields are passed on: its signature
+would be good for other requests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trovemq_proto.remoting.json_text import json_text
 
 ANSWER_S: Final = 10.0
 OK: Final = "OK"
+PASSED_FIELDS: Final = ("consumerGroup", "clientId", "jstackEnable", "msgId", "topic")
 
 
 class PassedOn:
@@ -86,7 +88,8 @@ class PassedOn:
     @staticmethod
     async def _pass_on(request: Request, member: Member, more: dict[str, str], body: bytes) -> None:
         """TroveError CONSUME_MSG_TIMEOUT, LIMIT_EXCEEDED."""
-        fields = {**request.header.fields, **more}
+        asked = request.header.fields
+        fields = {name: asked[name] for name in PASSED_FIELDS if name in asked} | more
         reply = await member.connection.ask(RequestCode(request.header.code), fields, body, ANSWER_S)
         request.answer(reply.code, reply.remark, reply.fields, reply.body)
 
