@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, cast
 
 import pytest
@@ -195,6 +195,56 @@ def test_names_that_the_caller_may_not_know_are_left_out(code: int) -> None:
         await caller.ask(service, code, {}, b"")
         assert caller.code == ResponseCode.SUCCESS
         assert not any(name in caller.body for name in (b"deals", b"readers", b"SCHEDULE"))
+
+    asyncio.run(main())
+
+
+class Noted(dict[str, str]):
+    """Fields, of which it notes the groups that are read."""
+
+    def __init__(self) -> None:
+        super().__init__(topic="orders", group="victim", consumerGroup="mine", isForce="true", timestamp="-1")
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.read |= {name} & {"group", "consumerGroup"}
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+GROUP_CODES = [
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+]
+
+
+@pytest.mark.parametrize("code", GROUP_CODES)
+def test_a_request_for_one_group_showed_another(code: int) -> None:
+    """It had both fields: the right was checked for one of them, and the answer was that of the other."""
+
+    async def main() -> None:
+        service, _ = service_of(TestBroker())
+        caller, fields = Caller(), Noted()
+        request = Request(cast("Any", caller), Header(code, fields=fields), JSON, b"", 0)
+        list(cast("Any", ROWS[code].needs)(request))
+        checked, fields.read = fields.read, set()
+        with suppress(TroveError):
+            service.handlers[code](request)
+        for work in caller.work:
+            work.close()
+        assert checked
+        assert fields.read == checked
 
     asyncio.run(main())
 

@@ -97,7 +97,14 @@ def _see_topic(request: Request) -> Iterator[Need]:
 
 
 def _see_group(request: Request) -> Iterator[Need]:
-    yield _group(request, ("consumerGroup", "group"), SEE)
+    """By the same field as the handler, as in each of these functions."""
+    yield _group(request, ("group",), SEE)
+    if request.header.fields.get("topic"):
+        yield _topic(request, ("topic",), KNOW)
+
+
+def _see_consumers(request: Request) -> Iterator[Need]:
+    yield _group(request, ("consumerGroup",), SEE)
     if request.header.fields.get("topic"):
         yield _topic(request, ("topic",), KNOW)
 
@@ -170,12 +177,12 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.DELETE_SUBSCRIPTIONGROUP: NATIVE,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Row(_see_group),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SHOWN,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: Row(_see_group),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: Row(_see_consumers),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _cluster(Action.GET),
     RequestCode.GET_ALL_PRODUCER_INFO: _cluster(Action.GET),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: Row(_see_group),
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Row(_see_group),
-    RequestCode.GET_CONSUME_STATS: Row(_see_group),
+    RequestCode.GET_CONSUME_STATS: Row(_see_consumers),
     RequestCode.QUERY_CONSUME_TIME_SPAN: Row(_see_group),
     RequestCode.GET_BROKER_CONSUME_STATS: _cluster(Action.GET),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Row(_reset),
