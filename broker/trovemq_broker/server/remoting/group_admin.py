@@ -6,7 +6,7 @@ times, with the same result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,9 +21,11 @@ from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.json_text import json_text
+from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.subscription_groups import RETRY_MAX_DEFAULT, SubscriptionGroup
 
 GROUPS_AT_ONCE_MAX: Final = 1_000
+GROUPS_STEP: Final = 128
 JsonData = dict[str, object]
 
 
@@ -89,13 +91,25 @@ class GroupAdmin:
         first, count = fields.int32("groupSeq", 0), fields.int32("maxGroupNum", 0)
         names = self._calls.seen(request, Kind.GROUP, groups.names())
         page = names[max(first, 0) :][: count if count > 0 else None]
-        table = {name: groups.require(name).to_json({}) for name in page}
+        request.run(self._all(request, page, len(names)))
+
+    async def _all(self, request: Request, names: Sequence[str], total: int) -> None:
         body = {
-            "dataVersion": data_version(groups.data_version),
+            "dataVersion": data_version(self._core.groups.data_version),
             "forbiddenTable": {},
-            "subscriptionGroupTable": table,
+            "subscriptionGroupTable": await self._core.turns.run_from_now(self._table_steps(names)),
         }
-        request.answer(fields={"totalGroupNum": str(len(names))}, body=json_text(body))
+        request.answer(fields={"totalGroupNum": str(total)}, body=json_text(body))
+
+    def _table_steps(self, names: Sequence[str]) -> Steps[dict[str, JsonData]]:
+        """Without groups that are deleted meanwhile."""
+        table = {}
+        for number, name in enumerate(names, 1):
+            if number % GROUPS_STEP == 0:
+                yield
+            if (group := self._core.groups.get(name)) is not None:
+                table[name] = group.to_json({})
+        return table
 
 
 def _wanted(value: Mapping[str, object]) -> SubscriptionGroup:

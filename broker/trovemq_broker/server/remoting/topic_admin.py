@@ -14,7 +14,7 @@ others. One count of queues is for reading and writing: the larger of the two th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -40,6 +40,7 @@ PlacementOf = Callable[[str], Mapping[str, int]]
 """Queues by broker of a topic of the cluster's configuration; nothing for any other."""
 TYPE_CHANGE: Final = "+message.type"
 QUEUES_STEP: Final = 64
+TOPICS_STEP: Final = 128
 TOPICS_AT_ONCE_MAX: Final = 1_000
 _OPEN: Final = PERM_READ | PERM_WRITE
 
@@ -162,9 +163,23 @@ class TopicAdmin:
         first, count = fields.int32("topicSeq", 0), fields.int32("maxTopicNum", 0)
         names = self._calls.seen(request, Kind.TOPIC, topics.names(include_system=True))
         page = names[max(first, 0) :][: count if count > 0 else None]
-        table = {name: shown_topic(self._config(name)) for name in page}
-        body = {"dataVersion": data_version(topics.data_version), "topicConfigTable": table}
-        request.answer(fields={"totalTopicNum": str(len(names))}, body=json_text(body))
+        request.run(self._all(request, page, len(names)))
+
+    async def _all(self, request: Request, names: Sequence[str], total: int) -> None:
+        table = await self._core.turns.run_from_now(self._table_steps(names))
+        version = data_version(self._core.store.topics.data_version)
+        body = json_text({"dataVersion": version, "topicConfigTable": table})
+        request.answer(fields={"totalTopicNum": str(total)}, body=body)
+
+    def _table_steps(self, names: Sequence[str]) -> Steps[dict[str, dict[str, object]]]:
+        """Without topics that are deleted meanwhile."""
+        table = {}
+        for number, name in enumerate(names, 1):
+            if number % TOPICS_STEP == 0:
+                yield
+            if (config := self._core.store.topics.get(name)) is not None:
+                table[name] = shown_topic(config)
+        return table
 
     def system(self, request: Request) -> None:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
