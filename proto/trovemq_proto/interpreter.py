@@ -1,6 +1,7 @@
 """The interpreter that runs this process, and whether it was built for speed.
 
-CPython's own `configure` builds without profile-guided optimisation unless it is told to, and so does pyenv.
+CPython's own `configure` builds without profile-guided optimisation unless an argument asks for it; so does
+pyenv.
 A broker on such a build takes 1.2 to 1.6 times the processor time for a message.
 """
 

@@ -23,7 +23,7 @@ class ErrorSpec:
 
     @property
     def number(self) -> str:
-        """The code as people see it: `E200`. The E tells it from a status of HTTP."""
+        """The code as people see it: `E200`. The E distinguishes it from a status of HTTP."""
         return f"E{self.code}"
 
 

@@ -79,7 +79,7 @@ class LastEvent:
     is_out: bool = False  # delivered, and neither settled nor returned since
 
     def is_over(self, now_ms: EpochMs) -> bool:
-        """Whether its lease has ended by itself."""
+        """Whether its lease has ended without a call of the client."""
         return not self.renewed and self.until_ms <= now_ms
 
 

@@ -89,7 +89,7 @@ _WORDS: Final = {
 
 
 def reason_of(properties: Mapping[str, str]) -> DeadLetterReason:
-    """The reason that a letter's properties say, whoever wrote them."""
+    """The reason that a letter's properties say; other programs may have written them."""
     get = properties.get
     times = (part for part in get(PROPERTY_DEAD_TIMES, "").split(",", TIMES_MAX)[:TIMES_MAX])
     return DeadLetterReason(

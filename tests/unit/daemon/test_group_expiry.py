@@ -183,8 +183,9 @@ def test_a_name_that_returns_begins_at_the_earliest_message() -> None:
 def test_the_setting_demands_a_start_that_skips_nothing() -> None:
     off = BrokerSettings()
     assert off.group_expiry_ms == 0
-    (problem,) = replace(off, group_expiry_ms=DAYS_10_MS).problems()
+    (problem,) = replace(off, group_expiry_ms=DAYS_10_MS, new_group_start="rocketmq").problems()
     assert "new_group_start = earliest" in problem
-    assert list(replace(off, group_expiry_ms=DAYS_10_MS, new_group_start="begin").problems()) == []
+    for start in ("earliest", "begin"):
+        assert list(replace(off, group_expiry_ms=DAYS_10_MS, new_group_start=start).problems()) == []
     (problem,) = replace(off, group_expiry_ms=1, new_group_start="begin").problems()
     assert "seven days" in problem

@@ -1,4 +1,4 @@
-"""What the SDK says of a message that is not consumed."""
+"""The reason that the SDK gives for a message that is not consumed."""
 
 from __future__ import annotations
 

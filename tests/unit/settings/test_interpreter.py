@@ -10,7 +10,7 @@ from trovemq_proto.interpreter import interpreter_text, is_unoptimised
 @pytest.mark.parametrize(
     ("variables", "prefix", "unoptimised"),
     [
-        ({"CONFIG_ARGS": "'--prefix=/home/u/.pyenv/versions/3.12.1' '--enable-shared'"}, "/home/u/x", True),
+        ({"CONFIG_ARGS": "'--prefix=/opt/python' '--enable-shared'"}, "/opt/python", True),
         ({"CONFIG_ARGS": "'--enable-optimizations' '--with-lto'"}, "/usr/local", False),
         (
             {"CONFIG_ARGS": "'--enable-shared' '--prefix=/usr'"},

@@ -107,7 +107,7 @@ class Consumed(Outcome):
 
 class Invisible(Outcome):
     """The messages are visible again after invisible_ms. `suspend`: the delivery does not count as an
-    attempt; `extend`: the consumer goes on with them. A message that is consumed is refused."""
+    attempt; `extend`: the consumer keeps them. A message that is consumed is refused."""
 
     alone = True
 

@@ -41,8 +41,8 @@ def _name_of(cls: type) -> str:
 
 
 def _redacted(text: str, options: ClientOptions) -> str:
-    """The text as the hook wants it; none if the hook fails: it might be what must not be stored. Without a
-    hook the secrets of addresses are masked."""
+    """The result of the hook; no text if it fails: the text might be a secret. Without a hook the secrets of
+    addresses are masked."""
     if options.redact is None:
         text = _SECRET.sub(r"\1:***@", text)
     elif text:

@@ -179,7 +179,7 @@ class Worker:
 
 
 def _end_of(action: OnError, message: ReceivedMessage) -> str:
-    """What becomes of the message, in words."""
+    """The end of the message, in words."""
     if message.settled:
         return "which has settled it"
     if action == "discard":
