@@ -180,8 +180,8 @@ FAULTS: Final = (
     Planted(
         "A message with full properties never became a dead letter",
         "broker/trovemq_broker/groups/delivery/dead_letters.py",
-        "    copy = context.writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})\n"
-        "    return context.writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})\n",
+        "    copy = writer.informed(copy, {PROPERTY_DEAD_TOPIC: topic})\n"
+        "    return writer.informed(copy, {PROPERTY_DEAD_ID: message.message_id})\n",
         "    copy = copy.with_properties({PROPERTY_DEAD_TOPIC: topic})\n"
         "    return copy.with_properties({PROPERTY_DEAD_ID: message.message_id})\n",
         (f"{DELIVERY}test_a_message_with_full_properties_never_became_a_dead_letter",),
