@@ -134,6 +134,7 @@ public final class Suite {
         ok(shows("\"readQueueNums\":3"), "topicRoute", "-t", made);
         ok(shows("success"), "updateTopicPerm", "-b", ADDRESS, "-t", made, "-p", "4");
         Harness.refused(() -> send(made, "closed"), "a send to a closed topic");
+        ok(shows(cluster()), "topicClusterList", "-t", made);
         ok(shows("success"), "deleteTopic", "-c", cluster(), "-t", made);
         Harness.expect(run("topicList").contains(made), false, "the deleted topic is listed");
     }
@@ -202,6 +203,10 @@ public final class Suite {
         ok(shows("producers-" + topic), "producerConnection", "-g", "producers-" + topic, "-t", topic);
         ok(shows(topic), "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0");
         Harness.eventually(() -> bodies.size() == 2, 60, "the message is consumed again after the reset");
+        ok(shows("success"), "updateSubGroup", "-b", ADDRESS, "-g", "clone-" + group);
+        ok(shows("clone group offset success"), "cloneGroupOffset", "-s", group, "-d", "clone-" + group, "-t",
+            topic, "-o", "true");
+        ok(shows("#offset"), "skipAccumulatedMessage", "-g", group, "-t", topic);
         ok(shows("CR_SUCCESS"), byId(topic, sent, "-g", group, "-d", member(group)));
         Harness.eventually(() -> bodies.size() == 3, 10, "the message is consumed directly");
     }
