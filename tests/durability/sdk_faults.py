@@ -32,6 +32,13 @@ SDK_FAULTS: Final = (
         ("tests/unit/sdk/test_delivery.py::test_a_message_in_doubt_moved_to_another_broker[True]",),
     ),
     Planted(
+        "kombu's channel acknowledges a message that is to be delivered again",
+        "clients/python/trovemq/_kombu/qos.py",
+        "            self.settle(held.leased.nack, 0)",
+        "            self.settle(held.leased.consumed)",
+        ("tests/unit/sdk/test_kombu_qos.py::test_each_settlement_reaches_the_lease_once",),
+    ),
+    Planted(
         "a message that the handler has settled is settled again after its error",
         "clients/python/trovemq/_run/worker.py",
         "        if message.settled or action is None:",
