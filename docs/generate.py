@@ -255,7 +255,8 @@ The requests that a broker and a nameserver answer with `remoting_enable`, by Ro
 
 In the column *right at the broker* one of the actions on the resource is needed, as in the [rules of
 users](security.md). `as its calls`: the request is made as calls of TroveMQ's services, with the rights and
-the audit of these. `names` are those that the caller may know. A nameserver asks for none.
+the audit of these. `names` are those that the caller may know. A nameserver asks for none,
+but PUT_KV_CONFIG and DELETE_KV_CONFIG (`mqadmin updateOrderConf`) are accepted only from its own machine.
 """
 SAMPLE_HEARTBEAT = (
     b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t"}]}],'

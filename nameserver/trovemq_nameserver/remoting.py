@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from trovemq_daemon.logging import get_logger
+from trovemq_daemon.peers import peer_of
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.remoting.server import Handler
 from trovemq_daemon.turns import Steps
 from trovemq_nameserver.key_values import ORDER, KeyValues
 from trovemq_nameserver.routes import BrokerRoute
 from trovemq_nameserver.service import Registry
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.bodies import (
     PERM_READ,
     PERM_READ_WRITE,
@@ -128,8 +132,14 @@ class RemotingRoutes:
 
     # --- entries ----------------------------------------------------------------------------------------
     def put(self, request: Request) -> None:
+        """PUT_KV_CONFIG, from this machine. TroveError ACCESS_DENIED."""
         fields = request.fields
-        self._entries.put(fields.text("namespace"), fields.text("key"), fields.text("value"))
+        namespace, key, value = fields.text("namespace"), fields.text("key"), fields.text("value")
+        _check_is_local(request)
+        self._entries.put(namespace, key, value)
+        get_logger().info(
+            "entry.put", namespace=namespace, key=key, value=value, peer=request.connection.peer
+        )
         request.answer()
 
     def get(self, request: Request) -> None:
@@ -143,8 +153,12 @@ class RemotingRoutes:
             request.answer(fields={"value": value})
 
     def delete(self, request: Request) -> None:
+        """DELETE_KV_CONFIG, from this machine. TroveError ACCESS_DENIED."""
         fields = request.fields
-        self._entries.delete(fields.text("namespace"), fields.text("key"))
+        namespace, key = fields.text("namespace"), fields.text("key")
+        _check_is_local(request)
+        self._entries.delete(namespace, key)
+        get_logger().info("entry.deleted", namespace=namespace, key=key, peer=request.connection.peer)
         request.answer()
 
     def list(self, request: Request) -> None:
@@ -155,6 +169,14 @@ class RemotingRoutes:
         else:
             text = f"No config item, Namespace: {namespace}"
             request.answer(ResponseCode.QUERY_NOT_FOUND, text)
+
+
+def _check_is_local(request: Request) -> None:
+    """Callers of this protocol do not log in here, and an entry is for all clients. TroveError
+    ACCESS_DENIED."""
+    if not peer_of(request.connection.peer, {}).is_private:
+        text = "entries of a nameserver are changed on its machine: run mqadmin there, with -n 127.0.0.1:PORT"
+        raise TroveError(errors.ACCESS_DENIED, text)
 
 
 def _queues(route: BrokerRoute, topic: str) -> RoutedQueues:

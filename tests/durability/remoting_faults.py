@@ -136,6 +136,20 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         ("tests/unit/remoting/test_nameserver.py::test_entries_of_tools_are_kept_listed_and_deleted",),
     ),
     Planted(
+        "a nameserver lets every client change the entries of tools",
+        "nameserver/trovemq_nameserver/remoting.py",
+        "    if not peer_of(request.connection.peer, {}).is_private:",
+        "    if not peer_of(request.connection.peer, {}).source:",
+        ("tests/unit/remoting/test_nameserver.py::test_any_client_changed_the_order_of_topics_for_all",),
+    ),
+    Planted(
+        "a nameserver gives clients an order that they cannot read",
+        "nameserver/trovemq_nameserver/key_values.py",
+        "_ORDER_FORM.fullmatch(value)",
+        "_ORDER_FORM.search(value)",
+        ("tests/unit/remoting/test_nameserver.py::test_an_order_that_no_client_can_read_was_given_to_all",),
+    ),
+    Planted(
         "replies are passed on to a producer that is gone",
         f"{_SERVER}/members.py",
         "            if known is not None and known.connection is connection:\n",

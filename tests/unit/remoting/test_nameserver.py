@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
 
 from tests.support.broker_here import broker_here
 from tests.support.remoting_client import remoting_client
+from trovemq_daemon.remoting.request import Request
 from trovemq_nameserver.app import NameserverApp
-from trovemq_nameserver.key_values import ENTRIES_MAX
+from trovemq_nameserver.key_values import ENTRIES_MAX, ORDER
+from trovemq_nameserver.remoting import RemotingRoutes
 from trovemq_nameserver.settings import NameserverSettings
+from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
+from trovemq_proto.remoting.headers import JSON, Header
 
 
 def test_the_routes_of_a_registered_broker_are_answered(tmp_path: Path) -> None:
@@ -102,3 +110,51 @@ def test_entries_of_tools_are_kept_listed_and_deleted() -> None:
             await nameserver.stop()
 
     asyncio.run(main())
+
+
+class _Client:
+    """The connection of a client; the answers are its codes."""
+
+    is_secure = is_lost = is_full = False
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.codes: list[int] = []
+
+    def answered(self, _request: Request, code: int, *_rest: object) -> None:
+        self.codes.append(code)
+
+
+def _ask(routes: RemotingRoutes, peer: str, code: int, value: str) -> list[int]:
+    client = _Client(peer)
+    header = Header(code, fields={"namespace": ORDER, "key": "orders", "value": value})
+    routes.handlers[code](Request(cast("Any", client), header, JSON, b"", 0))
+    return client.codes
+
+
+@pytest.mark.parametrize("code", [RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG])
+def test_any_client_changed_the_order_of_topics_for_all(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    routes = RemotingRoutes(cast("Any", None))
+    for peer in ("ipv4:10.0.0.9:5000", "ipv6:%5B2001:db8::1%5D:5000"):
+        with pytest.raises(TroveError, match="ACCESS_DENIED"):
+            _ask(routes, peer, code, "broker-a:4")
+    with capture_logs() as lines:
+        assert _ask(routes, "ipv4:127.0.0.1:5000", code, "broker-a:4") == [ResponseCode.SUCCESS]
+    assert [line["key"] for line in lines] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    "value", ["", "broker-a", "broker-a:", "broker-a:x", ":4", "a:4;;b:4", "a:4;b", "a:-1"]
+)
+def test_an_order_that_no_client_can_read_was_given_to_all(value: str) -> None:
+    with pytest.raises(TroveError, match="REQUEST_ILLEGAL"):
+        _ask(RemotingRoutes(cast("Any", None)), "ipv4:127.0.0.1:5000", RequestCode.PUT_KV_CONFIG, value)
+
+
+@pytest.mark.parametrize("value", ["broker-a:4", "broker-a:4;broker-b:8", "broker-a:4;"])
+def test_an_order_of_clients_is_kept(value: str) -> None:
+    routes = RemotingRoutes(cast("Any", None))
+    asked = _ask(routes, "ipv6:%5B::1%5D:5000", RequestCode.PUT_KV_CONFIG, value)
+    assert asked == [ResponseCode.SUCCESS]
