@@ -53,13 +53,13 @@ class AdminForwards:
             VERIFY: self._until_found(VERIFY, methods[VERIFY]),
         }
 
-    async def _one(self, broker: str, name: str, request: Any, context: Context) -> bytes:
+    async def _ask(self, broker: str, name: str, request: Any, context: Context) -> bytes:
         return await self._forwards.one(broker, name, request.SerializeToString(), context)
 
     def _at_named(self, method: Method) -> Method:
         async def call(request: Any, context: Context) -> Any:
             broker = self._forwards.offsets_broker(request.broker_name)
-            return await (self._one(broker, QUERY, request, context) if broker else method(request, context))
+            return await (self._ask(broker, QUERY, request, context) if broker else method(request, context))
 
         return call
 
@@ -69,7 +69,7 @@ class AdminForwards:
             broker = self._forwards.admin_send_broker(
                 topic, system.message_group, system.message_id, is_here=self._has_topic(topic)
             )
-            return await (self._one(broker, SEND, request, context) if broker else method(request, context))
+            return await (self._ask(broker, SEND, request, context) if broker else method(request, context))
 
         return call
 
@@ -84,7 +84,7 @@ class AdminForwards:
             unreached: TroveError | None = None
             for broker in self._forwards.topic_brokers(topic_to_read(request.topic)):
                 try:
-                    reply = await self._one(broker, name, request, context)
+                    reply = await self._ask(broker, name, request, context)
                 except TroveError as error:
                     unreached = error
                     continue
@@ -101,7 +101,7 @@ class AdminForwards:
             reply: Any = None
             if self._has_topic(topic) or not others:
                 reply = await method(request, context)
-            asked = (self._one(broker, RESET, request, context) for broker in others)
+            asked = (self._ask(broker, RESET, request, context) for broker in others)
             for broker, outcome in zip(
                 others, await asyncio.gather(*asked, return_exceptions=True), strict=True
             ):
