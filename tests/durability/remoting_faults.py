@@ -150,6 +150,13 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         ("tests/unit/remoting/test_nameserver.py::test_an_order_that_no_client_can_read_was_given_to_all",),
     ),
     Planted(
+        "look-ups by remoting are not counted as queries",
+        f"{_SERVER}/gate.py",
+        "async with self.query(request) if row.is_query else nullcontext():",
+        "async with self.query(request) if not row.is_query else nullcontext():",
+        ("tests/unit/remoting/test_query_quotas.py::test_lookups_took_the_loop_beyond_a_quota",),
+    ),
+    Planted(
         "replies are passed on to a producer that is gone",
         f"{_SERVER}/members.py",
         "            if known is not None and known.connection is connection:\n",

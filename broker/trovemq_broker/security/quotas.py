@@ -402,6 +402,13 @@ class Quotas:
     ) -> float:
         """Charges the tokens of a request. Returns for how many ms it must wait. After TroveError
         LIMIT_EXCEEDED nothing is charged."""
+        wait_ms = self.wait_ms(uses, now_ms, is_query=is_query)
+        for use in uses:
+            use.take_request(size)
+        return wait_ms
+
+    def wait_ms(self, uses: Iterable[Use], now_ms: EpochMs, *, is_query: bool) -> float:
+        """For how many ms a request, or a query, must wait. TroveError LIMIT_EXCEEDED."""
         wait_ms, longest = 0.0, None
         for use in uses:
             own_ms = use.wait_ms(now_ms, is_query=is_query)
@@ -412,8 +419,6 @@ class Quotas:
                 self.refused[longest.subject] += 1
                 raise _exceeded(longest, "its rates are exceeded", wait_ms)
             self.slowed[longest.subject] += 1
-        for use in uses:
-            use.take_request(size)
         return wait_ms
 
     def take_reply(self, uses: Iterable[Use], size: int, now_ms: EpochMs) -> float:

@@ -70,12 +70,18 @@ class Denying:
 
     def __init__(self) -> None:
         self.calls: list[NativeCall] = []
+        self.queries = 0
 
     @asynccontextmanager
     async def admitted(self, _request: Request, call: NativeCall) -> AsyncIterator[None]:
         self.calls.append(call)
         if call.path:
             raise TroveError(errors.ACCESS_DENIED, "denied")
+        yield
+
+    @asynccontextmanager
+    async def query(self, _request: Request) -> AsyncIterator[None]:
+        self.queries += 1
         yield
 
     def may_see(self, _request: Request) -> Any:

@@ -121,10 +121,16 @@ class CallQuota:
             return error
         if is_query:
             self._begin_query(uses)
-        if wait_ms > 0:
-            add_wait("quota", wait_ms)
-            await asyncio.sleep(wait_ms / 1_000)
+        await _wait(wait_ms)
         return None
+
+    async def query(self) -> None:
+        """For a query of a request that was charged already: waits for the quota of queries. TroveError
+        LIMIT_EXCEEDED, AUTHENTICATION_FAILED."""
+        uses = self._current()
+        wait_ms = self._gate.quotas.wait_ms(uses, self._gate.now_ms(), is_query=True)
+        self._begin_query(uses)
+        await _wait(wait_ms)
 
     def _begin_query(self, uses: tuple[Use, ...]) -> None:
         assert not self._query_uses, "a call is one query"
@@ -146,6 +152,13 @@ class CallQuota:
         for use in self._query_uses:
             use.end_query(self._query_ms)
         self._uses = self._query_uses = ()
+
+
+async def _wait(wait_ms: float) -> None:
+    """Waits for a quota."""
+    if wait_ms > 0:
+        add_wait("quota", wait_ms)
+        await asyncio.sleep(wait_ms / 1_000)
 
 
 class Gate:

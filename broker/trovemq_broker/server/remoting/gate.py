@@ -7,7 +7,7 @@ Each request is signed separately (security/remoting.py), and admitted by the ne
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from trovemq_broker.security.actions import Kind
 from trovemq_broker.security.creators import present_creator, reset_creator, set_creator
@@ -25,6 +25,7 @@ from trovemq_broker.server.wire.tool_calls import NativeCall
 from trovemq_daemon.peers import Peer, peer_of_call
 from trovemq_daemon.remoting.request import Connection, Request
 from trovemq_daemon.remoting.server import Handler
+from trovemq_daemon.turns import count_work
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.codes import request_name
@@ -92,17 +93,43 @@ class RemotingGate:
             if row.audit is not None:
                 gate.audit.called(row, path, caller.access_key, peer.source, message, error.symbol)
             raise
-        begun = await gate.audit.begin(row, path, caller.access_key, peer.source, message)
-        outcome = CANCELLED
-        try:
+        async with self.query(request) if row.is_query else nullcontext():
+            begun = await gate.audit.begin(row, path, caller.access_key, peer.source, message)
+            outcome = CANCELLED
+            try:
+                yield
+                outcome = OK
+            except BaseException as error:
+                outcome = outcome_of_error(error)
+                raise
+            finally:
+                if row.audit is not None:
+                    gate.audit.called(row, path, caller.access_key, peer.source, message, outcome, begun)
+
+    @asynccontextmanager
+    async def query(self, request: Request) -> AsyncIterator[None]:
+        """The block is a query of the request's user: an open call until its end, and the time of its steps
+        counts for the quotas. TroveError LIMIT_EXCEEDED, AUTHENTICATION_FAILED."""
+        gate = self._gate
+        if gate is None or not gate.has_quotas:
             yield
-            outcome = OK
-        except BaseException as error:
-            outcome = outcome_of_error(error)
-            raise
+            return
+        caller = Caller(present_creator().name, _peer(request.connection).source, None)
+        quota = None
+        try:
+            try:
+                quota = gate.quota_of(caller, "", request.connection.peer)
+                if quota is not None:
+                    await quota.query()
+                    count_work(quota.worked)
+            except TroveError as error:
+                path = f"/remoting/{request_name(request.header.code)}"
+                gate.refused(path, error, caller.source, caller.access_key)
+                raise
+            yield
         finally:
-            if row.audit is not None:
-                gate.audit.called(row, path, caller.access_key, peer.source, message, outcome, begun)
+            if quota is not None:
+                quota.end()
 
     def may_see(self, request: Request) -> MaySee | None:
         """A test whether the caller may know that a resource exists; None: it may know all. TroveError

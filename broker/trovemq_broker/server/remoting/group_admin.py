@@ -94,10 +94,12 @@ class GroupAdmin:
         request.run(self._all(request, page, len(names)))
 
     async def _all(self, request: Request, names: Sequence[str], total: int) -> None:
+        async with self._calls.query(request):
+            table = await self._core.turns.run(self._table_steps(names))
         body = {
             "dataVersion": data_version(self._core.groups.data_version),
             "forbiddenTable": {},
-            "subscriptionGroupTable": await self._core.turns.run_from_now(self._table_steps(names)),
+            "subscriptionGroupTable": table,
         }
         request.answer(fields={"totalGroupNum": str(total)}, body=json_text(body))
 

@@ -7,7 +7,7 @@ same rights, audit and limits, and in the cluster's configuration where that has
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Protocol, TypeAlias
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -30,6 +30,10 @@ class Admission(Protocol):
         """The block makes the call: its caller may make it, and it is audited. TroveError."""
         ...
 
+    def query(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """The block is a query, whose time counts for the quotas of the request's user. TroveError."""
+        ...
+
     def may_see(self, request: Request) -> MaySee | None:
         """A test whether the caller may know that a resource exists; None: it may know all."""
         ...
@@ -41,6 +45,9 @@ class OpenAdmission:
     @asynccontextmanager
     async def admitted(self, _request: Request, _call: NativeCall) -> AsyncIterator[None]:
         yield
+
+    def query(self, _request: Request) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     def may_see(self, _request: Request) -> MaySee | None:
         return None
@@ -79,6 +86,10 @@ class NativeCalls:
     def admitted(self, request: Request, call: NativeCall) -> AbstractAsyncContextManager[None]:
         """The block makes the call's change or look-up, and answers in RocketMQ's form. TroveError."""
         return self.admission.admitted(request, call)
+
+    def query(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """The block is a query that no call of a service stands for. TroveError LIMIT_EXCEEDED."""
+        return self.admission.query(request)
 
     def seen(self, request: Request, kind: Kind, names: Iterable[str]) -> list[str]:
         """The names that the caller may know. A retry topic belongs to its group."""

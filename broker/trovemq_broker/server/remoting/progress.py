@@ -54,7 +54,8 @@ class Progress:
         request.run(self._statistics(request, group, topics))
 
     async def _statistics(self, request: Request, group: str, topics: Sequence[str]) -> None:
-        entries = await self._core.turns.run_from_now(self._row_steps(group, topics))
+        async with self._calls.query(request):
+            entries = await self._core.turns.run(self._row_steps(group, topics))
         request.answer(body=json_text({"consumeTps": 0.0, "offsetTable": queue_map(entries)}))
 
     def _topics_of(self, group: str) -> list[str]:
@@ -109,7 +110,8 @@ class Progress:
 
     async def _time_span(self, request: Request, group: str, topic: str) -> None:
         queue_ids(self._core.store, topic)  # an unknown topic is an error
-        rows = await self._core.turns.run_from_now(self._span_steps(group, topic))
+        async with self._calls.query(request):
+            rows = await self._core.turns.run(self._span_steps(group, topic))
         request.answer(body=json_text({"consumeTimeSpanSet": rows}))
 
     def _span_steps(self, group: str, topic: str) -> Steps[list[dict[str, object]]]:
@@ -136,7 +138,8 @@ class Progress:
         request.run(self._of_broker(request, orderly=request.fields.boolean("isOrder")))
 
     async def _of_broker(self, request: Request, *, orderly: bool) -> None:
-        body = await self._core.turns.run(self._broker_steps(orderly=orderly))
+        async with self._calls.query(request):
+            body = await self._core.turns.run(self._broker_steps(orderly=orderly))
         request.answer(body=json_text({"brokerAddr": str(self._core.advertised), **body}))
 
     def _broker_steps(self, *, orderly: bool) -> Steps[dict[str, object]]:

@@ -166,7 +166,8 @@ class TopicAdmin:
         request.run(self._all(request, page, len(names)))
 
     async def _all(self, request: Request, names: Sequence[str], total: int) -> None:
-        table = await self._core.turns.run_from_now(self._table_steps(names))
+        async with self._calls.query(request):
+            table = await self._core.turns.run(self._table_steps(names))
         version = data_version(self._core.store.topics.data_version)
         body = json_text({"dataVersion": version, "topicConfigTable": table})
         request.answer(fields={"totalTopicNum": str(total)}, body=body)
