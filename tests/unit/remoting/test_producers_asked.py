@@ -1,22 +1,36 @@
-"""Which producers are asked about a half message."""
+"""Which producers are asked about a half message, and which get a reply."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.support.memory_broker import TestBroker
+from trovemq_broker.security.creators import reset_creator, set_creator
 from trovemq_broker.server.remoting.members import Heard, Member, Members
 from trovemq_broker.server.remoting.transactions import Transactions, client_id_of_group
+from trovemq_daemon.remoting.request import Request
 from trovemq_proto.positions import EpochMs
+from trovemq_proto.remoting.codes import RequestCode
+from trovemq_proto.remoting.headers import JSON, Header
+from trovemq_store.topics.creators import Creator
 
 
 class _Connection:
+    is_secure = is_lost = is_full = False
+
     def __init__(self) -> None:
         self.asked = 0
+        self.on_lost: list[Callable[[], None]] = []
+        self.codes: list[int] = []
+
+    def answered(self, _request: Request, code: int, *_rest: object) -> None:
+        self.codes.append(code)
 
     def notify(self, *_request: object) -> None:
         self.asked += 1
@@ -64,5 +78,51 @@ def test_half_messages_without_a_group_are_of_no_remoting_producer(
         found, connections = producers(monkeypatch, "", "own")
         assert not found.ask(check_of())
         assert connections["own"].asked == 0
+
+    asyncio.run(main())
+
+
+def produce(members: Members, connection: _Connection, user: str, client_id: str, group: str) -> None:
+    body = json.dumps({"clientID": client_id, "producerDataSet": [{"groupName": group}]}).encode()
+    token = set_creator(Creator(user))
+    try:
+        members.heartbeat(
+            Request(cast("Any", connection), Header(RequestCode.HEART_BEAT), JSON, body, len(body))
+        )
+    finally:
+        reset_creator(token)
+
+
+def test_replies_to_one_user_were_given_to_another() -> None:
+    """A client of the second user said that it had the first one's client id."""
+
+    async def main() -> None:
+        members = Members(TestBroker())
+        first, again, second = _Connection(), _Connection(), _Connection()
+        produce(members, first, "shop", "r1", "g")
+        produce(members, second, "thief", "r1", "h")
+        found = members.producer("r1")
+        assert found is not None
+        assert found.connection is cast("Any", first)
+        produce(members, again, "shop", "r1", "g")
+        found = members.producer("r1")
+        assert found is not None
+        assert found.connection is cast("Any", again)
+        again.on_lost[0]()
+        produce(members, second, "thief", "r1", "h")
+        assert members.producer("r1") is not None
+
+    asyncio.run(main())
+
+
+def test_client_ids_of_lost_connections_were_kept() -> None:
+    """Each producer of the connection had its id; that of the last one alone was forgotten."""
+
+    async def main() -> None:
+        members, connection = Members(TestBroker()), _Connection()
+        produce(members, connection, "shop", "r1", "g")
+        produce(members, connection, "shop", "r2", "h")
+        connection.on_lost[0]()
+        assert [members.producer(one) for one in ("r1", "r2")] == [None, None]
 
     asyncio.run(main())

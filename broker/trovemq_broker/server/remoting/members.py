@@ -119,7 +119,7 @@ class Members:
         self.producers: dict[str, dict[Member, Heard]] = {}
         self._producing: dict[Connection, dict[str, Member]] = {}
         self._by_client_id: dict[str, Member] = {}
-        """Producers; of several with one id the one that was heard last."""
+        """Producers; of several with one id, of one user, the one that was heard last."""
         self.on_gone: Callable[[str, str], None] = lambda _group, _client_id: None
         """Is called with the group and the client id of a member that is gone."""
 
@@ -138,7 +138,7 @@ class Members:
                 producing[name] = Member(connection, data.client_id, present_creator().name)
             if (member := producing.get(name)) is not None:
                 self.producers.setdefault(name, {})[member] = heard
-                self._by_client_id[member.client_id] = member
+                self._is_heard(member)
         request.answer()
 
     def unregister(self, request: Request) -> None:
@@ -175,6 +175,12 @@ class Members:
             self._of_connection[connection] = {}
             self._producing[connection] = {}
             connection.on_lost.append(lambda: self._lost(connection))
+
+    def _is_heard(self, member: Member) -> None:
+        """Another user's client does not take the replies to one that is connected: ids are not secret."""
+        known = self._by_client_id.get(member.client_id)
+        if known is None or known.user == member.user:
+            self._by_client_id[member.client_id] = member
 
     def producer(self, client_id: str) -> Member | None:
         return self._by_client_id.get(client_id)
@@ -254,7 +260,8 @@ class Members:
 
     def _stop_producing(self, connection: Connection, name: str) -> None:
         member = self._producing.get(connection, {}).pop(name, None)
-        if member is not None and not self._producing.get(connection):
+        remaining = self._producing.get(connection, {}).values()
+        if member is not None and all(one.client_id != member.client_id for one in remaining):
             known = self._by_client_id.get(member.client_id)
             if known is not None and known.connection is connection:
                 del self._by_client_id[member.client_id]
