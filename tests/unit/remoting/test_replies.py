@@ -90,6 +90,29 @@ def test_a_reply_that_cannot_be_is_refused(tmp_path: Path) -> None:
     served(tmp_path, run)
 
 
+def test_the_right_for_any_topic_was_one_to_reply(tmp_path: Path) -> None:
+    """The right is that of the topic in the request, which had no more use."""
+
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        async with remoting_client(broker.address) as requester:
+            await produce(requester, "r1")
+            refused = await reply(client, "r1", b="mine")
+            assert refused.code == ResponseCode.TOPIC_NOT_EXIST
+            assert TOPIC in refused.header.remark
+
+    served(tmp_path, run)
+
+
+def test_a_reply_had_more_properties_than_a_message(tmp_path: Path) -> None:
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        async with remoting_client(broker.address) as requester:
+            await produce(requester, "r1")
+            text = "REPLY_TO_CLIENT\x01r1\x02A\x01" + "x" * 32_768
+            assert (await reply(client, "r1", i=text)).code == ResponseCode.MESSAGE_ILLEGAL
+
+    served(tmp_path, run)
+
+
 def test_a_request_is_stored_with_its_cluster(tmp_path: Path) -> None:
     async def run(broker: BrokerHere, client: RemotingClient) -> None:
         await broker.create_topic("orders", 1)

@@ -16,7 +16,8 @@ from trovemq_broker.server.remoting.members import Member, Members
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.records import parse_properties
+from trovemq_proto.records import PROPERTIES_SIZE_MAX, parse_properties
+from trovemq_proto.remoting.bodies import REPLY_SUFFIX
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.fields import FieldError
 
@@ -46,17 +47,25 @@ class Replies:
         self._send(request, _SHORT)
 
     def _send(self, request: Request, names: Mapping[str, str]) -> None:
-        """TroveError MESSAGE_SIZE_EXCEEDED."""
+        """TroveError MESSAGE_SIZE_EXCEEDED, TOPIC_NOT_FOUND."""
         given = request.header.fields
         fields = {name: given[short] for name, short in names.items() if short in given}
         missing = next((names[name] for name in _NEEDED if name not in fields), None)
         if missing is not None:
             raise FieldError(f"the header lacks the field {missing}")
+        topic = self._core.store.settings.cluster + REPLY_SUFFIX
+        if fields["topic"] != topic:
+            text = f"replies are sent to {topic}, not to {fields['topic'][:255]}"
+            raise TroveError(errors.TOPIC_NOT_FOUND, text)
         size, size_max = len(request.body), self._core.store.settings.body_size_max
         if size > size_max:
             text = f"the body has {size} bytes, the limit is {size_max}"
             raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, text)
-        client_id = parse_properties(fields.get("properties", "").encode()).get(CLIENT, "")
+        properties = fields.get("properties", "").encode()
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            text = f"the properties have {len(properties)} bytes, the limit is {PROPERTIES_SIZE_MAX}"
+            raise TroveError(errors.MESSAGE_SIZE_EXCEEDED, text)
+        client_id = parse_properties(properties).get(CLIENT, "")
         producer = self._members.producer(client_id)
         if producer is None:
             text = f"push reply message fail, channel of <{client_id[:255]}> not found."
