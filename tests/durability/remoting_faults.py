@@ -157,6 +157,20 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         ("tests/unit/remoting/test_query_quotas.py::test_lookups_took_the_loop_beyond_a_quota",),
     ),
     Planted(
+        "the rights for all names of a listing are checked at once",
+        f"{_SERVER}/native_calls.py",
+        "names[some : some + NAMES_STEP]",
+        "names[some:]",
+        ("tests/unit/remoting/test_tool_rights.py::test_a_listing_checked_the_rights_for_all_names_at_once",),
+    ),
+    Planted(
+        "a user's replies are passed on to another user with the same client id",
+        f"{_SERVER}/members.py",
+        "if known is None or known.user == member.user:",
+        "if known is None or known.user != member.client_id:",
+        ("tests/unit/remoting/test_producers_asked.py::test_replies_to_one_user_were_given_to_another",),
+    ),
+    Planted(
         "replies are passed on to a producer that is gone",
         f"{_SERVER}/members.py",
         "            if known is not None and known.connection is connection:\n",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from trovemq_broker.security.sealing import SealingKey
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.gate import Gate
 from trovemq_broker.server.access.serving_gate import ServingGate
+from trovemq_broker.server.remoting import native_calls
 from trovemq_broker.server.remoting.broker_admin import DiskSpace, Surroundings
 from trovemq_broker.server.remoting.gate import RemotingGate
 from trovemq_broker.server.remoting.rights import NATIVE, ROWS
@@ -203,6 +204,37 @@ def test_names_that_the_caller_may_not_know_are_left_out(code: int) -> None:
         assert not any(name in caller.body for name in (b"deals", b"readers", b"SCHEDULE"))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG]
+)
+def test_a_listing_checked_the_rights_for_all_names_at_once(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_calls, "NAMES_STEP", 2)
+    asked: list[int] = []
+
+    async def main() -> None:
+        broker = TestBroker()
+        for number in range(8):
+            broker.groups.create(SubscriptionGroup(f"readers-{number}"))
+        service, _ = service_of(broker)
+        whole = service.calls.seen
+
+        def seen(request: Request, kind: Kind, names: Iterable[str]) -> list[str]:
+            some = list(names)
+            asked.append(len(some))
+            return whole(request, kind, some)
+
+        monkeypatch.setattr(service.calls, "seen", seen)
+        caller = Caller()
+        await caller.ask(service, code, {}, b"")
+        assert caller.code == ResponseCode.SUCCESS
+
+    asyncio.run(main())
+    assert len(asked) > 1
+    assert max(asked) == 2
 
 
 class Noted(dict[str, str]):

@@ -6,7 +6,7 @@ times, with the same result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -87,15 +87,12 @@ class GroupAdmin:
 
     def all(self, request: Request) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all, or a page of them."""
-        fields, groups = request.fields, self._core.groups
-        first, count = fields.int32("groupSeq", 0), fields.int32("maxGroupNum", 0)
-        names = self._calls.seen(request, Kind.GROUP, groups.names())
-        page = names[max(first, 0) :][: count if count > 0 else None]
-        request.run(self._all(request, page, len(names)))
+        fields = request.fields
+        request.run(self._all(request, fields.int32("groupSeq", 0), fields.int32("maxGroupNum", 0)))
 
-    async def _all(self, request: Request, names: Sequence[str], total: int) -> None:
+    async def _all(self, request: Request, first: int, count: int) -> None:
         async with self._calls.query(request):
-            table = await self._core.turns.run(self._table_steps(names))
+            total, table = await self._core.turns.run(self._table_steps(request, first, count))
         body = {
             "dataVersion": data_version(self._core.groups.data_version),
             "forbiddenTable": {},
@@ -103,15 +100,19 @@ class GroupAdmin:
         }
         request.answer(fields={"totalGroupNum": str(total)}, body=json_text(body))
 
-    def _table_steps(self, names: Sequence[str]) -> Steps[dict[str, JsonData]]:
-        """Without groups that are deleted meanwhile."""
+    def _table_steps(
+        self, request: Request, first: int, count: int
+    ) -> Steps[tuple[int, dict[str, msgspec.Raw]]]:
+        """The number of all groups, and the page, without groups that are deleted meanwhile."""
+        names = yield from self._calls.seen_steps(request, Kind.GROUP, self._core.groups.names())
+        page = names[max(first, 0) :][: count if count > 0 else None]
         table = {}
-        for number, name in enumerate(names, 1):
+        for number, name in enumerate(page, 1):
             if number % GROUPS_STEP == 0:
                 yield
             if (group := self._core.groups.get(name)) is not None:
-                table[name] = group.to_json({})
-        return table
+                table[name] = msgspec.Raw(json_text(group.to_json({})))
+        return len(names), table
 
 
 def _wanted(value: Mapping[str, object]) -> SubscriptionGroup:

@@ -6,7 +6,7 @@ same rights, audit and limits, and in the cluster's configuration where that has
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -17,9 +17,11 @@ from trovemq_broker.server.wire.native_calls import Reply
 from trovemq_broker.server.wire.shown_replies import MaySee
 from trovemq_broker.server.wire.tool_calls import NativeCall, methods_of
 from trovemq_daemon.remoting.request import Connection, Request
+from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import RETRY_PREFIX
 
 TLS_SECURITY: Final[Mapping[str, tuple[bytes, ...]]] = {"transport_security_type": (b"ssl",)}
+NAMES_STEP: Final = 256
 Method: TypeAlias = Callable[[Any, Any], Awaitable[Reply]]
 
 
@@ -97,6 +99,14 @@ class NativeCalls:
         if may_see is None:
             return list(names)
         return [name for name in names if may_see(*_resource(kind, name))]
+
+    def seen_steps(self, request: Request, kind: Kind, names: Sequence[str]) -> Steps[list[str]]:
+        """The names of many that the caller may know, in their order. TroveError AUTHENTICATION_FAILED."""
+        found: list[str] = []
+        for some in range(0, len(names), NAMES_STEP):
+            found += self.seen(request, kind, names[some : some + NAMES_STEP])
+            yield
+        return found
 
 
 def _resource(kind: Kind, name: str) -> tuple[Kind, str]:

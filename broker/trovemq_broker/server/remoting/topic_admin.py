@@ -14,7 +14,7 @@ others. One count of queues is for reading and writing: the larger of the two th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -159,28 +159,30 @@ class TopicAdmin:
 
     def all(self, request: Request) -> None:
         """GET_ALL_TOPIC_CONFIG: all, or a page of them."""
-        fields, topics = request.fields, self._core.store.topics
-        first, count = fields.int32("topicSeq", 0), fields.int32("maxTopicNum", 0)
-        names = self._calls.seen(request, Kind.TOPIC, topics.names(include_system=True))
-        page = names[max(first, 0) :][: count if count > 0 else None]
-        request.run(self._all(request, page, len(names)))
+        fields = request.fields
+        request.run(self._all(request, fields.int32("topicSeq", 0), fields.int32("maxTopicNum", 0)))
 
-    async def _all(self, request: Request, names: Sequence[str], total: int) -> None:
+    async def _all(self, request: Request, first: int, count: int) -> None:
         async with self._calls.query(request):
-            table = await self._core.turns.run(self._table_steps(names))
+            total, table = await self._core.turns.run(self._table_steps(request, first, count))
         version = data_version(self._core.store.topics.data_version)
         body = json_text({"dataVersion": version, "topicConfigTable": table})
         request.answer(fields={"totalTopicNum": str(total)}, body=body)
 
-    def _table_steps(self, names: Sequence[str]) -> Steps[dict[str, dict[str, object]]]:
-        """Without topics that are deleted meanwhile."""
+    def _table_steps(
+        self, request: Request, first: int, count: int
+    ) -> Steps[tuple[int, dict[str, msgspec.Raw]]]:
+        """The number of all topics, and the page, without topics that are deleted meanwhile."""
+        known = self._core.store.topics.names(include_system=True)
+        names = yield from self._calls.seen_steps(request, Kind.TOPIC, known)
+        page = names[max(first, 0) :][: count if count > 0 else None]
         table = {}
-        for number, name in enumerate(names, 1):
+        for number, name in enumerate(page, 1):
             if number % TOPICS_STEP == 0:
                 yield
             if (config := self._core.store.topics.get(name)) is not None:
-                table[name] = shown_topic(config)
-        return table
+                table[name] = msgspec.Raw(json_text(shown_topic(config)))
+        return len(names), table
 
     def system(self, request: Request) -> None:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
