@@ -84,8 +84,8 @@ SECURITY_FAULTS: Final = (
     Planted(
         "a change counts although it is not on disk",
         "broker/trovemq_broker/security/table.py",
-        "        if change.saved:\n            self._set(change.after)",
-        "        self._set(change.after)",
+        "        if change.saved:\n            self._set(change.after)\n        elif change.places:",
+        "        self._set(change.after)\n        if not change.saved and change.places:",
         ("tests/unit/security/test_table.py::test_a_change_that_could_not_be_saved_is_not_there[1]",),
     ),
     Planted(
