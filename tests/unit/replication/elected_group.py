@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -37,6 +38,9 @@ from trovemq_broker.replication.frames import FollowerFrame, InSyncSet, Progress
 from trovemq_broker.replication.leader import GroupSettings, Leader
 from trovemq_broker.replication.promotion import EPOCH_STEP
 from trovemq_store.replica.membership import Member, Members
+
+WAIT_MS: Final = 3_500
+"""At most so long a new leader waits for the rights of the one before, by a clock that drifts."""
 
 
 class ElectedGroup(EtcdWorld):
@@ -365,10 +369,13 @@ class ElectedGroup(EtcdWorld):
         assert mine == committed[begin:], f"{node.name} leads, and lacks a committed record"
 
     def deliver(self) -> None:
-        """Each node that may, delivers a message of an ordered group: one at most."""
+        """Each node that may, delivers a message of an ordered group: one at most. A clock that jumps without
+        a sleep of the machine ends a new leader's wait early: such a node does not count for so long."""
         names = []
         for node in self.elected:
             if not node.up or node.paused_until > self.now_ms or node.election is None:
+                continue
+            if any(self.now_ms - when < WAIT_MS for when, _ in node.jumps):
                 continue
             if node.election.may_deliver_in_order(node.clock(self.now_ms)):
                 names.append(node.name)
