@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
+import secrets
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -402,7 +402,7 @@ class AtomicTransaction:
                 self._pin(slot.broker, f"the ordering key {message.ordering_key!r} of {message.topic}")
         async with self._pool.explaining():
             broker = self._chosen(topics)
-        turns = {topic: random.randrange(1 << 16) for topic in topics}  # noqa: S311  no secret
+        turns = {topic: secrets.randbelow(1 << 16) for topic in topics}
         return broker, [self._slot(message, broker.name, turns[message.topic]) for message in self._messages]
 
     def _chosen(self, topics: Sequence[str]) -> BrokerInfo:
@@ -426,7 +426,7 @@ class AtomicTransaction:
             text = f"no broker has all topics of the transaction: {where}{pinned}"
             raise TroveError(errors.TRANSACTION_BROKERS, text, brokers=brokers)
         healthy = [name for name in common if not self._pool.suspect(routes.broker(name))]
-        return routes.broker(random.choice(healthy or common))  # noqa: S311  no secret
+        return routes.broker(secrets.choice(healthy or common))
 
     def _slot(self, message: _Outgoing, broker: str, turn: int) -> Slot:
         if message.queue_id is not None:

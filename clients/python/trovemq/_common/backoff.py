@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import SystemRandom
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -22,7 +22,7 @@ class Backoff:
 
     delay_ms: float = 20.0
     delay_max_ms: float = 1_000.0
-    uniform: Callable[[], float] = random.random
+    uniform: Callable[[], float] = SystemRandom().random  # the program's own numbers stay as it seeded them
 
     def seconds(self, failures: int) -> float:
         """The delay in seconds after that many failures in a row (1 or more)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
+import secrets
 from hashlib import blake2b
 
 from trovemq._net.connections import ConnectionPool
@@ -34,7 +34,7 @@ class SlotChooser:
     def __init__(self, pool: ConnectionPool, topic: str) -> None:
         self._pool = pool
         self.topic = topic
-        self._turn = random.randrange(1 << 16)  # noqa: S311  many producers shall not begin at one queue
+        self._turn = secrets.randbelow(1 << 16)  # many producers shall not begin at one queue
         # The attributes below are of this version of the routes.
         self._version = -1
         self._slots: tuple[Slot, ...] = ()
