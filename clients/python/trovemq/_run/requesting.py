@@ -70,6 +70,7 @@ class Requesting(Closing):
                 TOPIC_NOT_FOUND, ACCESS_DENIED, … also of the topic `trovemq-replies`, which the first request
                 creates.
         """
+        self._pool.check_loop()
         check_amount("timeout", timeout, above=True)
         request_id = secrets.token_hex(16)
         try:
@@ -105,6 +106,7 @@ class Requesting(Closing):
         Raises:
             TroveError: REQUEST_ILLEGAL for a message that is not a request; as `send`.
         """
+        self._pool.check_loop()
         request_id, tag = message.properties.get(REQUEST_ID), message.properties.get(REPLY_TO)
         if not request_id or not tag:
             text = f"message {message.message_id} is no request: its sender did not use client.request"
