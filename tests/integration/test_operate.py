@@ -60,7 +60,8 @@ def doctor_finds_what_is_broken(
     printed.readouterr()
     assert command_line(["--server", nameserver.address, "--json", "doctor", "--seconds", "0"]) == 1
     found = [json.loads(line) for line in printed.readouterr().out.splitlines()]
-    (finding, note) = [one for one in found if one["check"] != "disks"]  # the machine's own may be full
+    others = ("disks", "interpreters")  # the machine's disk may be full, and its Python not optimised
+    (finding, note) = [one for one in found if one["check"] not in others]
     assert (finding["kind"], finding["check"], finding["where"]) == ("problem", "store_mode", "broker-a")
     assert (note["check"], note["where"]) == ("kept_settings", "broker-b"), "it was not restarted"
     broker.store.chmod(0o700)
