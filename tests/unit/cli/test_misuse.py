@@ -29,6 +29,7 @@ from trovemq_proto.errors import TroveError
 # Verbs that ask no server, or are one (the console is tried in tests/unit/console and tests/integration).
 LOCAL = {"errors", "server", "nameserver", "console", "biography"}
 LOCAL |= {"cluster local"}  # starts daemons: tests/integration/test_cluster_local.py
+LOCAL |= {"mcp"}  # serves an agent: tests/integration/test_mcp.py
 LOCAL |= {"verify check"}  # reads its ledger first: test_verify.py
 LOCAL |= {"doctor"}  # reports failures as findings: test_doctor.py
 LOCAL |= {f"store {name}" for name in TOOLS}  # of a stopped store: test_store_tools.py
@@ -39,8 +40,11 @@ MORE = {
     "topic alter": ["--queues", "9"],
     "topic delete": ["--yes"],
     "cluster balance": ["--dry-run", "--watch", "0s"],
+    "cluster elect": ["--unclean", "--yes"],
     "cluster leave": ["--yes"],
+    "cluster recover": ["--yes"],
     "cluster remove": ["--yes"],
+    "cluster replace": ["--yes"],
     "group alter": ["--retry-max", "1"],
     "group delete": ["--yes"],
     "group reset": ["--to-min"],
