@@ -165,9 +165,9 @@ class Registration:
             while True:
                 beats_before = self.heartbeats
                 await self._one_stream(channel)
-                await self._wait(attempts.pause_s(lasted=self.heartbeats > beats_before))
                 if self._leaving:
                     break
+                await self._wait(attempts.pause_s(lasted=self.heartbeats > beats_before))
         self.state = RegistrationState.STOPPED
 
     async def _wait(self, seconds: float) -> None:

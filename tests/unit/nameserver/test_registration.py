@@ -342,22 +342,6 @@ async def test_leaving_is_quick_where_the_nameserver_was_never_there() -> None:
         await registrations.stop()
 
 
-@pytest.mark.asyncio
-async def test_a_broker_whose_name_is_taken_registered_to_leave() -> None:
-    app, address = await start_nameserver()
-    broker, _ = local_broker()
-    other, _ = local_broker(port=9999)
-    async with registered(broker, address):
-        registrations = Registrations((address,), other, FAST, lambda: 0.0)
-        registrations.start()
-        await until(lambda: "belongs to the live broker" in registrations.registrations[0].detail)
-        with logged() as log:
-            await registrations.stop()
-        assert "nameserver.registered" not in log.getvalue()
-        assert [one.broker.address for one in app.registry.table.routes()] == [broker.description().address]
-    await app.stop()
-
-
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
 def test_the_back_off_is_bounded_and_spread(attempt: int, jitter: float) -> None:
     settings = RegistrationSettings(registration_retry_min_ms=200, registration_retry_max_ms=5_000)
