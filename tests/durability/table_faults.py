@@ -291,8 +291,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "users that cannot be opened replace those of a node that follows",
         "broker/trovemq_broker/security/table.py",
-        "            self.problem = error.message\n",
-        "            self.problem = error.message\n            self._set(SecurityState())\n",
+        "            self.failure = error\n",
+        "            self.failure = error\n            self._set(SecurityState())\n",
         (f"{USERS}test_users_that_cannot_be_opened_change_nothing",),
     ),
     Planted(

@@ -126,7 +126,7 @@ ElectionAction: TypeAlias = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLog:
     """This node's log. `last_epoch`: of its records. `commit`: as far as it is known here. `in_sync`: that
-    it has stored."""
+    it has stored. `cannot_lead`: why this node could not serve as the leader; empty: it could."""
 
     end: Offset
     flushed: Offset
@@ -135,3 +135,4 @@ class OwnLog:
     in_sync: InSyncSet | None = None
     reported_ms: NowMs = 0
     """When this node last sent a report to a leader; by the clock of the election."""
+    cannot_lead: str = ""

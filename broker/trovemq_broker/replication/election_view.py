@@ -122,7 +122,7 @@ def not_electable(view: View, me: Identity, own: OwnLog) -> str:
         return f"this copy of node {me.node} is not in the in-sync set"
     if (reached := counted_end(own, is_sync=view.config.is_sync)) < state.commit_floor:
         return f"this log ends at {reached}, and {state.commit_floor} is committed: was an old disk restored?"
-    return ""
+    return own.cannot_lead
 
 
 def rank(view: View, me: Identity, own: OwnLog, priority: int, dead: Node) -> int:

@@ -38,7 +38,8 @@ class NodeStatus:
     none. `last_epoch`: the newest in its log. `leader`: the node that leads, empty where it is not known.
     `in_sync`: that it has stored. `in_sync_min`: of the group, also while it has fewer voters; a node that
     joins takes it over. `lag_ms`: of a follower's readers (ReadLag). `problem`: empty if there is none.
-    `lease_left_ms`: of a leader that was elected."""
+    `lease_left_ms`: of a leader that was elected. `cannot_lead`: why it must not be chosen as the leader;
+    empty: it may."""
 
     group: str
     node: Node
@@ -64,6 +65,7 @@ class NodeStatus:
     incarnation: int = 0
     coordination: str = "manual"
     lease_left_ms: int = 0
+    cannot_lead: str = ""
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -117,8 +117,8 @@ class SecurityTable:
         """Is replaced by each change."""
         self.generation = object()
         """Is replaced with it. To remember this object keeps no users and rules of the past in memory."""
-        self.problem = ""
-        """Why the present entries could not be read; empty if they were."""
+        self.failure: TroveError | None = None
+        """Why the present entries could not be read; None if they were."""
 
     @classmethod
     def load(cls, files: FileSystem, key: SealingKey, random_bytes: Callable[[int], bytes]) -> SecurityTable:
@@ -141,9 +141,14 @@ class SecurityTable:
         self._entries = entries
         try:
             self._read_entries()
-            self.problem = ""
+            self.failure = None
         except TroveError as error:
-            self.problem = error.message
+            self.failure = error
+
+    @property
+    def problem(self) -> str:
+        """The failure, in words; empty if there is none."""
+        return "" if self.failure is None else self.failure.message
 
     def _read_entries(self) -> None:
         try:

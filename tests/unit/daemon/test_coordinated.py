@@ -58,6 +58,7 @@ class FakeRole:
         self.done: list[tuple[Any, ...]] = []
         self.leads = leads
         self.reported_ms = 0
+        self.cannot_lead = ""
         self.has_ended = False
         offset = PhysicalOffset(100)
         self.node: Any = SimpleNamespace(

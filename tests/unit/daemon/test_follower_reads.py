@@ -25,7 +25,9 @@ from trovemq_broker.daemon.replica.waiting_servers import WaitingServers
 from trovemq_broker.daemon.security import gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.frames import Heartbeat
+from trovemq_broker.replication.status import PromotionAsked
 from trovemq_broker.security import changes
+from trovemq_broker.security.sealing import KEY_SIZE, key_file_content
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.lifecycle import Stop
@@ -105,7 +107,8 @@ def make_users(settings: BrokerSettings) -> None:
 
 
 @asynccontextmanager
-async def following(store: Path, **more: Any) -> AsyncIterator[Follower]:
+async def following(store: Path, *, other_key: bool = False, **more: Any) -> AsyncIterator[Follower]:
+    """`other_key`: than that of the users."""
     settings, unused = settings_of(store, **more), cast(Any, None)
     role: FollowerRole | None = None
     servers = WaitingServers(
@@ -121,12 +124,15 @@ async def following(store: Path, **more: Any) -> AsyncIterator[Follower]:
     address, _, _ = await servers.bind()
     if settings.authentication_enable:
         make_users(settings)
+    if other_key:
+        settings.sealing_key_path.write_bytes(key_file_content(bytes(KEY_SIZE)))
     node = await OpenNode.open(settings, ("commit_log_file_size",), Address("127.0.0.1", 1))
     node.store.topics.create("orders", queue_count=2)
     node.enter_group(founded(settings, (ME,), node.directory))
     node.lead_no_more()
     calls = NodeCalls.of(settings.name, ME.node, settings.registration_channels(), None, None)
     role = FollowerRole(node, settings, calls, servers.reads)
+    role.users_failure = servers.users_failure
     await servers.open(node.store)
     stop = Stop()
     running = asyncio.create_task(role.run(stop))
@@ -232,7 +238,7 @@ async def test_changes_are_refused_with_the_leader(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_users_and_rules_hold_as_on_a_leader_also_after_a_cut(tmp_path: Path) -> None:
-    more = {
+    more: dict[str, Any] = {
         "authentication_enable": True,
         "authorization_enable": True,
         "sealing_key_file": str(tmp_path / "sealing.key"),
@@ -288,3 +294,15 @@ async def test_a_lag_of_another_type_is_refused_before_anything_is_asked(max_lag
         trovemq.connect("127.0.0.1:1", options=options)
     with pytest.raises(TroveError, match="max_lag_ms"):
         trovemq.connect(f"trovemq://127.0.0.1:1?max_lag_ms={max_lag_ms}")
+
+
+@pytest.mark.asyncio
+async def test_a_follower_with_another_sealing_key_says_that_it_cannot_lead(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"authentication_enable": True, "sealing_key_file": str(tmp_path / "sealing.key")}
+    store = tmp_path / "store"
+    async with asyncio.timeout(WAIT_S), following(store, other_key=True, **more) as follower:
+        status = follower.role.status()
+        assert "cannot open the users" in status.problem
+        assert "sealing_key_file of the other nodes" in status.cannot_lead
+        with pytest.raises(TroveError, match="SEALING_KEY_MISMATCH"):
+            await follower.role.promote(PromotionAsked())

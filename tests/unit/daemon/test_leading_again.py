@@ -15,11 +15,14 @@ from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.store_place import founded
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.frames import Epoch
-from trovemq_broker.replication.status import NodeStatus, Role
+from trovemq_broker.replication.status import NodeStatus, PromotionAsked, Role
 from trovemq_daemon.addresses import Address
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_store.replica.membership import Member
 
 A, B = (Member(node, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}") for node, port in (("a", 1), ("b", 3)))
+WRONG_KEY = TroveError(errors.SEALING_KEY_MISMATCH, "the users are sealed by another key")
 
 
 class Former:
@@ -102,3 +105,17 @@ async def test_a_former_leader_waits_again_for_each_later_promise(former: Former
 async def test_a_former_leader_that_no_node_has_left_leads_at_once(former: Former) -> None:
     await former.step(promised=0)
     assert former.leads is not None
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_could_not_open_the_users_led_and_ended(former: Former) -> None:
+    former.role.users_failure = lambda: WRONG_KEY
+    await former.step(promised=0)
+    assert former.leads is None
+    status = former.role.status()
+    assert "cannot open the users" in status.problem
+    assert "sealed by another key" in status.cannot_lead
+    with pytest.raises(TroveError, match="sealing_key_file of the other nodes") as refused:
+        await former.role.promote(PromotionAsked("the other one is off", 1 << 30))
+    assert refused.value.spec is errors.SEALING_KEY_MISMATCH
+    assert former.node.state.promised == 0, "nothing is promised for it"

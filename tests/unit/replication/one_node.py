@@ -101,6 +101,7 @@ class OneNode:
         end: int = 100,
         last_epoch: int = 64,
         slow: bool = False,
+        cannot_lead: str = "",
     ) -> None:
         self.etcd, self.me, self.now_ms = etcd, me, 0
         self.promised = promised
@@ -113,6 +114,7 @@ class OneNode:
             flushed=PhysicalOffset(end),
             commit=PhysicalOffset(0),
             last_epoch=last_epoch,
+            cannot_lead=cannot_lead,
         )
         self.election = Election(ElectionSettings(), me, promised, self.own, 0)
         self.run(self.election.begin(0))

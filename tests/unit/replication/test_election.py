@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as with_fields
+
 import pytest
 from msgspec.structs import replace
 
@@ -143,6 +145,16 @@ def test_a_node_whose_disk_was_rolled_back_does_not_campaign() -> None:
     node.after(5_000)
     assert not node.all(actions.Promise)
     assert "old disk" in node.election.problem
+
+
+def test_a_node_that_could_not_open_the_users_was_elected_and_ended() -> None:
+    node = OneNode(etcd_of(), cannot_lead="it has another sealing key")
+    node.after(5_000)
+    assert not node.all(actions.Promise)
+    assert node.election.problem == "it has another sealing key"
+    node.election.own_log(with_fields(node.own, cannot_lead=""))
+    node.after(500)
+    assert node.leads
 
 
 def test_a_removed_node_does_not_campaign() -> None:

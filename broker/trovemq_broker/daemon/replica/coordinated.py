@@ -254,6 +254,7 @@ class Coordinated:
             last_epoch=state.epochs.last,
             in_sync=state.in_sync,
             reported_ms=self._reported_ms,
+            cannot_lead="" if self._role is None else self._role.cannot_lead,
         )
 
     def _set_timer(self, election: Election) -> None:

@@ -118,6 +118,8 @@ class FollowerRole:
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_reopened: Callable[[MessageStore], None] = lambda _store: None
         """Called with the store after it was opened again."""
+        self.users_failure: Callable[[], TroveError | None] = lambda: None
+        """Why the users cannot be opened; None: they can."""
 
     # --- its life -----------------------------------------------------------------------------------------
     async def run(self, stop: Stop) -> Ended:
@@ -238,6 +240,9 @@ class FollowerRole:
         node, place = self.node, self.node.place
         loop = asyncio.get_running_loop()
         if not place.leads or place.node not in place.voters or loop.time() < self._leads_at_s:
+            return
+        if self.cannot_lead:
+            self._problem = f"this node led, and cannot lead again: {self.cannot_lead}"
             return
         statuses = [
             one for one in self._finding.statuses.values() if one.cluster in (place.cluster, "")
@@ -419,6 +424,19 @@ class FollowerRole:
     def not_kept(self) -> frozenset[Node]:
         return frozenset()
 
+    @property
+    def cannot_lead(self) -> str:
+        """A leader opens the users before it serves, and ends where it cannot."""
+        if (failure := self.users_failure()) is None:
+            return ""
+        return (
+            f"node {self._settings.node_name} cannot open the users, so it cannot lead: {failure.message};"
+            " give it the sealing_key_file of the other nodes, and start it again"
+        )
+
+    def cannot_take_over(self, _node: Node) -> str:
+        return ""
+
     def status(self) -> NodeStatus:
         status, stream = self.node.status(), self._stream
         if status.role is Role.NEW:
@@ -428,7 +446,8 @@ class FollowerRole:
             status,
             epoch=0 if follower is None else follower.epoch,
             leader=self._leader_name(),
-            problem=self.problem,
+            problem="; ".join(filter(None, (self.problem, self.cannot_lead))),
+            cannot_lead=self.cannot_lead,
             lag_bytes=0 if stream is None else stream.lag_bytes,
             lag_ms=self._reader_lag().ms,
         )
@@ -503,6 +522,8 @@ class FollowerRole:
             self._check_open()
             if self._election is not None:
                 raise illegal(ELECTED)
+            if (failure := self.users_failure()) is not None:
+                raise TroveError(failure.spec, self.cannot_lead)
             await self._finding.ask()
             await self._learn_members()
             found = await self._gather(asked)

@@ -271,6 +271,12 @@ class LeaderRole:
         return member is not None and await refused(parse_address(member.replication))
 
     # --- calls --------------------------------------------------------------------------------------------
+    cannot_lead: Final = ""
+
+    def cannot_take_over(self, node: Node) -> str:
+        status = self._finding.statuses.get(node)
+        return "" if status is None else status.cannot_lead
+
     @property
     def not_kept(self) -> frozenset[Node]:
         return frozenset() if self._streams is None else self._streams.not_kept

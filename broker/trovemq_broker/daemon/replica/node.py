@@ -212,7 +212,7 @@ class NodeApp:
                 role = FollowerRole(
                     node, settings, self._calls, servers.reads, self._sealing_key_id, self._election
                 )
-                role.on_reopened = servers.follow_users
+                role.on_reopened, role.users_failure = servers.follow_users, servers.users_failure
                 await servers.open(node.store)
                 await self._take_role(role)
                 self._report_serving(listening)
@@ -402,17 +402,24 @@ class NodeApp:
         return await self._open_role.promote(asked)
 
     async def switch_over(self, target: str) -> None:
-        leading = self._open_role.leading()
+        role = self._open_role
+        leading = role.leading()
         if self._election is None:
             raise illegal("an operator chooses the leader of this group: trovemq cluster promote NODE")
         me = self._settings.node_name
         if not target:
             others = [one for one in leading.copy_states() if one.is_connected]
             in_sync = leading.leader.in_sync.newest.copies
-            able = [one for one in others if one.identity in in_sync]
+            able = [
+                one
+                for one in others
+                if one.identity in in_sync and not role.cannot_take_over(one.identity.node)
+            ]
             target = max(able, key=lambda one: one.flushed).identity.node if able else ""
         if target == me or target not in leading.leader.in_sync.newest.nodes:
             raise illegal(f"node {target or 'that could take over'} is not another copy of the in-sync set")
+        if reason := role.cannot_take_over(target):
+            raise illegal(reason)
         self._election.switch_over(target)
 
     async def pause_failover(self, seconds: int) -> None:

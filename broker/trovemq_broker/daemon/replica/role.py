@@ -40,6 +40,15 @@ class Role(Protocol):
         """A leader's: the nodes for which it keeps no log any more."""
         ...
 
+    @property
+    def cannot_lead(self) -> str:
+        """Why this node must not be chosen as the leader; empty: it may."""
+
+    def cannot_take_over(self, node: Node) -> str:
+        """A leader's: why that node must not be chosen, as it says itself; empty: it may, or that is not
+        known."""
+        ...
+
     def status(self) -> NodeStatus: ...
     def leading(self) -> LeaderStreams: ...
     async def promise(self, epoch: Epoch) -> Promised | None:

@@ -252,7 +252,11 @@ class WaitingServers:
             get_logger().warning("replica.users_not_readable", reason=table.problem)
 
     def _users_problem(self) -> str:
-        return "" if self._security is None else self._security.table.problem
+        return "" if (error := self.users_failure()) is None else error.message
+
+    def users_failure(self) -> TroveError | None:
+        """Why this node cannot open the users; None: it can, or its callers do not log in."""
+        return None if self._security is None else self._security.table.failure
 
     async def stop(self) -> None:
         """Ends the calls that run, the addresses are free afterwards."""

@@ -113,6 +113,7 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
         incarnation=status.incarnation,
         coordination=status.coordination,
         lease_left_ms=status.lease_left_ms,
+        cannot_lead=status.cannot_lead,
     )
 
 
@@ -193,4 +194,5 @@ def read_status(data: bytes) -> NodeStatus:
         incarnation=found.incarnation,
         coordination=found.coordination,
         lease_left_ms=found.lease_left_ms,
+        cannot_lead=found.cannot_lead,
     )
