@@ -87,6 +87,17 @@ GROUP_ALERTS: Final = (
         silent={series("trovemq_group_damaged_places", 'group="o"'): f"0x{MINUTES - 4} 1x4"},
     ),
     Alert(
+        "TroveMQLogNotKept",
+        "warning",
+        "trovemq_group_log_not_kept > 0",
+        "0m",
+        "the log of the group {{ $labels.group }} is not kept for {{ $labels.node }}, which lags or is away",
+        "Start it soon: once records that it lacks are removed, it begins again with an empty log."
+        " For longer absences set replica_retention_ms and replica_retention_bytes_max higher.",
+        firing={series("trovemq_group_log_not_kept", 'group="p", node="c"'): steady(1)},
+        silent={series("trovemq_group_log_not_kept", 'group="q", node="c"'): steady(0)},
+    ),
+    Alert(
         "TroveMQEtcdAway",
         "warning",
         "trovemq_etcd_up == 0",
