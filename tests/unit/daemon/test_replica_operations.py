@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import Response
 
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
@@ -33,17 +35,53 @@ LEADER = NodeStatus(
 FOLLOWER = replace(LEADER, node="b", role=Role.FOLLOWER, copies=(), lag_bytes=10)
 
 
+async def got(status: NodeStatus, target: str) -> Response:
+    """The answer to that request."""
+    path, _, query = target.partition("?")
+    (route,) = [one for one in node_routes(lambda: status) if one.path == path]
+    scope = {"type": "http", "query_string": query.encode()}
+    found: Response = await route.endpoint(Request(scope))
+    return found
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [(LEADER, 200), (replace(LEADER, role=Role.OPENING), 503), (FOLLOWER, 503)],
 )
 @pytest.mark.asyncio
 async def test_only_the_leader_that_serves_answers_leader_with_200(status: NodeStatus, code: int) -> None:
-    leader, replica = node_routes(lambda: status)
-    found = await leader.endpoint(None)
-    assert (found.status_code, json.loads(found.body)) == (code, {"leader": "a", "epoch": 64})
-    shown = json.loads((await replica.endpoint(None)).body)
+    found = await got(status, "/leader")
+    assert (found.status_code, json.loads(bytes(found.body))) == (code, {"leader": "a", "epoch": 64})
+    shown = json.loads(bytes((await got(status, "/replica")).body))
     assert (shown["role"], shown["in_sync"]) == (status.role.value, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("status", "query", "code"),
+    [
+        (FOLLOWER, "", 200),
+        (replace(FOLLOWER, lag_ms=500), "max_lag_ms=500", 200),
+        (replace(FOLLOWER, lag_ms=501), "max_lag_ms=500", 503),
+        (FOLLOWER, "max_lag_ms=500", 503),  # it has not had all since it began to follow
+        (replace(FOLLOWER, role=Role.NEW, lag_ms=0), "max_lag_ms=500", 503),
+        (LEADER, "max_lag_ms=0", 200),
+        (replace(LEADER, role=Role.OPENING), "max_lag_ms=500", 503),
+        (LEADER, "max_lag_ms=-1", 400),
+        (LEADER, "max_lag_ms=", 400),
+        (LEADER, "max_lag_ms=%D9%A3", 400),
+    ],
+)
+@pytest.mark.asyncio
+async def test_a_node_whose_readers_lag_was_healthy_for_a_balancer(
+    status: NodeStatus, query: str, code: int
+) -> None:
+    found = await got(replace(status, coordination="etcd", lease_left_ms=2_300), f"/replica?{query}")
+    assert found.status_code == code
+    if code != 400:
+        shown = json.loads(bytes(found.body))
+        assert (shown["lag_ms"], shown["lag_bytes"]) == (status.lag_ms, status.lag_bytes)
+        assert (shown["leader"], shown["epoch"]) == ("a", 64)
+        assert (shown["coordination"], shown["lease_left_ms"]) == ("etcd", 2_300)
 
 
 def figures(status: NodeStatus, role: RoleFigures | None = None) -> dict[str, float]:

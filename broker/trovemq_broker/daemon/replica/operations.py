@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,10 +18,12 @@ from trovemq_broker.replication.status import NodeStatus, Role
 from trovemq_store.log.damage_counts import DamageCounts
 
 Status = Callable[[], NodeStatus]
+LIMIT: Final = re.compile(r"[0-9]{1,12}")
 
 
 def node_routes(status: Status) -> tuple[Route, ...]:
-    """`/leader`: 200 on the leader that serves alone. `/replica`: the state of the node."""
+    """`/leader`: 200 on the leader that serves alone. `/replica`: the state of the node; with
+    `max_lag_ms=N` 503 where its readers lag by more, or by an unknown time."""
 
     async def leader(_request: Request) -> Response:
         found = status()
@@ -29,10 +32,23 @@ def node_routes(status: Status) -> tuple[Route, ...]:
             {"leader": found.leader or None, "epoch": found.epoch}, status_code=200 if serves else 503
         )
 
-    async def replica(_request: Request) -> Response:
-        return JSONResponse(shown(status()))
+    async def replica(request: Request) -> Response:
+        found, limit = status(), request.query_params.get("max_lag_ms")
+        if limit is None:
+            return JSONResponse(shown(found))
+        if not LIMIT.fullmatch(limit):
+            return JSONResponse({"problem": "max_lag_ms is a number of milliseconds"}, status_code=400)
+        return JSONResponse(shown(found), status_code=200 if _is_within(found, int(limit)) else 503)
 
     return Route("/leader", leader), Route("/replica", replica)
+
+
+def _is_within(status: NodeStatus, max_lag_ms: int) -> bool:
+    """A leader that serves has no lag. A follower's counts from a heartbeat of the leader: one that hears
+    nothing lags more and more."""
+    if status.role is Role.FOLLOWER:
+        return status.lag_ms is not None and status.lag_ms <= max_lag_ms
+    return status.role is Role.LEADER
 
 
 def shown(status: NodeStatus) -> dict[str, Any]:
@@ -51,6 +67,8 @@ def shown(status: NodeStatus) -> dict[str, Any]:
         "in_sync_min": status.in_sync_min,
         "lag_bytes": status.lag_bytes,
         "lag_ms": status.lag_ms,
+        "coordination": status.coordination,
+        "lease_left_ms": status.lease_left_ms,
         "problem": status.problem or None,
     }
 
