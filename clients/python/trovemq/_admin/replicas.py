@@ -215,13 +215,13 @@ class Replicas:
     # --- helpers --------------------------------------------------------------------------------------
     async def _serves(self, calls: ReplicaCalls, promotion: Promotion) -> None:
         loop = asyncio.get_running_loop()
-        ends, problem = loop.time() + SERVES_S, ""
+        ends, problem = loop.time() + SERVES_S, "it was not asked in time"
         while loop.time() < ends:
             try:
                 answer = await calls.status()
                 if answer.role == "leader":
                     return
-                problem = answer.problem
+                problem = answer.problem or f"its role is {answer.role} still"
             except TroveError as error:
                 problem = error.message  # its address is closed for a moment
             await asyncio.sleep(POLL_S)
