@@ -1,8 +1,10 @@
 """Damage of the log that this process found, counted by state; each place counts once.
 
 Recovery counts the damage that it skips when the store is opened; reading counts later damage (bytes that
-went bad in a running store). At most PLACES_MAX places are known. A place that was repaired from another copy
-of the log (record_repair.py) is damaged no more; it counts again if it is met again.
+went bad in a running store). At most PLACES_MAX places are known; of the others that recovery found, the
+number is, and each of them is known once a reader meets it after others were repaired. A place that was
+repaired from another copy of the log (record_repair.py) is damaged no more. If it is met again it counts
+again.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class DamageCounts:
         self.repaired_ranges = self.repaired_bytes = 0
         self._gone_ranges = self._gone_bytes = 0  # repaired, or removed with the log's beginning
         self._places: dict[PhysicalOffset, int] = {}
+        self._unplaced = 0  # were counted, and are not known
         self.on_new_unit: Callable[[str, QueueId, QueueOffset], None] = lambda topic, queue_id, offset: None
         self._units: set[tuple[str, QueueId, QueueOffset]] = set()
         for damage in found:
@@ -43,7 +46,7 @@ class DamageCounts:
     @property
     def present(self) -> tuple[int, int]:
         """How many places are damaged still, and their bytes as far as their sizes are known."""
-        return self.ranges.total() - self._gone_ranges, self.bytes.total() - self._gone_bytes
+        return self.ranges.total() - self._gone_ranges, max(0, self.bytes.total() - self._gone_bytes)
 
     def repaired(self, begin: PhysicalOffset, end: PhysicalOffset) -> None:
         """Notes that the log is good again from `begin` to `end`."""
@@ -61,7 +64,11 @@ class DamageCounts:
     def met(self, physical_offset: PhysicalOffset, size: int, state: str) -> None:
         """Notes that a reader found a bad record there, of `size` bytes (0: unknown)."""
         if physical_offset not in self._places and len(self._places) < PLACES_MAX:
-            self._count(physical_offset, size, state)
+            if self._unplaced:  # it is most likely one of these
+                self._unplaced -= 1
+                self._places[physical_offset] = size
+            else:
+                self._count(physical_offset, size, state)
             self.on_new(physical_offset, size, state)
 
     def met_unit(self, topic: str, queue_id: QueueId, queue_offset: QueueOffset) -> None:
@@ -75,5 +82,7 @@ class DamageCounts:
     def _count(self, physical_offset: PhysicalOffset, size: int, state: str) -> None:
         if len(self._places) < PLACES_MAX:
             self._places[physical_offset] = size
+        else:
+            self._unplaced += 1
         self.ranges[state] += 1
         self.bytes[state] += size

@@ -198,6 +198,24 @@ def test_more_damaged_places_than_are_kept_are_counted_all_the_same(monkeypatch:
     assert counts.ranges[state] == 3, "whether it was counted before is not known any more"
 
 
+def test_places_beyond_the_known_ones_never_counted_as_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage_counts, "PLACES_MAX", 2)
+    state, offsets = RecordState.DAMAGED.value, (0, 20, 40)
+    counts = DamageCounts(
+        [Damage(PhysicalOffset(at), PhysicalOffset(at + 10), RecordState.DAMAGED) for at in offsets]
+    )
+    counts.repaired(PhysicalOffset(0), PhysicalOffset(10))
+    assert counts.present == (2, 20)
+    counts.met(PhysicalOffset(40), 10, state)  # by a scrub
+    assert counts.present == (2, 20), "it was counted when the store was opened"
+    for at in (20, 40):
+        counts.repaired(PhysicalOffset(at), PhysicalOffset(at + 10))
+    assert counts.present == (0, 0)
+    assert counts.repaired_ranges == 3
+    counts.met(PhysicalOffset(60), 10, state)
+    assert counts.present == (1, 10)
+
+
 def test_a_state_in_which_a_projection_is_ahead_of_the_log_is_not_believed() -> None:
     files, _ = crashed(12)
     store = reopened(files)
