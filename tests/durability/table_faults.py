@@ -91,7 +91,7 @@ TABLE_FAULTS: Final = (
     Planted(
         "an import that was interrupted makes the log whole",
         LOG,
-        "            complete = False  # an import was interrupted: the file has the rest\n",
+        "            return False  # an import was interrupted: the file has the rest\n",
         "            pass\n",
         (f"{ENGINE}test_a_second_copy_whose_import_was_interrupted_was_dropped",),
     ),

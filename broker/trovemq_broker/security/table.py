@@ -23,7 +23,8 @@ Invariants
 - Both copies of the file have the same content, so that a damaged file never restores an earlier user or
   rule.
 - A change counts when it is on disk: state() has it after finish(), completely or not at all.
-- A file that cannot be read completely is not used: the store does not open.
+- A file that cannot be read completely is not used: the log's records take its place. Where they are not the
+  whole table, the store does not open.
 
 RocketMQ keeps users in a separate RocksDB (config/auth); it is not read.
 """

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from trovemq_proto import errors
-from trovemq_proto.errors import TroveError
+from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.append_result import AppendResult
 from trovemq_store.engine.deletion_records import DeletionRecords
@@ -51,6 +51,7 @@ from trovemq_store.log.state import QUEUE_ENDS_MAX
 from trovemq_store.settings import StoreSettings
 from trovemq_store.topics.offsets import OFFSET_MAX
 from trovemq_store.topics.security_entries import SecurityEntries
+from trovemq_store.topics.table_records import SECURITY_KIND
 from trovemq_store.topics.topic_deletion import TopicDeletion
 
 __all__ = ["AppendResult", "AppendStatus", "FlushWork", "MessageStore", "SpareWork"]
@@ -150,11 +151,24 @@ class MessageStore(StoreReplica):
         self.tables = TableLog(self, self.offsets, lambda: self._names.now_ms, self.flush)
         self.tables.attach(self.topics)
         self.tables.attach(self.offsets)
-        self.security = SecurityEntries.load(self.files)
+        self.security = self._load_security(self.tables)
         self.tables.attach(self.security)
+        if fault := self.security.fault:
+            found = (*self.recovery.second_copies, fault)
+            self.recovery = replace(self.recovery, second_copies=found)
         lowered = self.tables.lower_offsets(self.next_queue_offset)
         known = tuple((topic, count) for topic, count in lowered.items() if topic in self.topics)
         self.recovery = replace(self.recovery, lowered_offsets=known)
+
+    def _load_security(self, tables: TableLog) -> SecurityEntries:
+        """From the file; where neither of its copies can be read, the log has the users. TroveError
+        STORE_FAILED: the log has not all of them, either."""
+        try:
+            return SecurityEntries.load(self.files)
+        except DamagedError as error:
+            if not tables.has_whole(SECURITY_KIND):
+                raise
+            return SecurityEntries.without_file(self.files, f"{error.message}; the log has its content")
 
     def _complete_index(self) -> None:
         """Reads the log until the index is complete, or cannot continue because a file cannot be created."""

@@ -403,9 +403,7 @@ class TableLog:
         theirs, ours = self._alive_of_file(table, end), self._recorded(kind)
         changes: dict[str, object | None] = {}
         version = ours.version or table.version
-        complete = bool(ours.names) if note is None else note.begin >= self._store.min_offset
-        if note is not None and all(one.crc is None for one in note.contents):
-            complete = False  # an import was interrupted: the file has the rest
+        complete = self._is_complete(note, ours)
         foreign = file.crc is not None and not self.follows
         if file.is_second_copy and complete:
             foreign = False  # it may lack the last changes, and the log has them
@@ -426,6 +424,18 @@ class TableLog:
         self._restore(table, kept, version)
         table.connect(self, {name: at for name, at in ours.places.items() if name in kept}, ours.end)
         return changes
+
+    def _is_complete(self, note: TableNote | None, recorded: _Recorded) -> bool:
+        """Whether the log has the whole table."""
+        if note is None:
+            return bool(recorded.names)
+        if all(one.crc is None for one in note.contents):
+            return False  # an import was interrupted: the file has the rest
+        return note.begin >= self._store.min_offset
+
+    def has_whole(self, kind: str) -> bool:
+        """Whether the log has the whole table of that kind, so that its file is not needed."""
+        return self._is_complete(self._notes.get(kind), self._recorded(kind))
 
     def _alive_of_file(self, table: Table, end: PhysicalOffset) -> JsonObject:
         """The entries of the file, whose content has that end, without those of topics that were deleted

@@ -62,10 +62,12 @@ class SecurityFile:
     def __init__(self, files: FileSystem) -> None:
         self._file = JsonFile(files, SECURITY_PATH, mirror=True, sealed=True)
         self._values: JsonObject = {}
+        self.lost = ""
+        """Why neither copy counts, where the table is made from the log alone."""
 
     @property
     def fault(self) -> str:
-        return self._file.fault
+        return self.lost or self._file.fault
 
     @property
     def crc(self) -> int | None:
@@ -133,6 +135,14 @@ class SecurityEntries(ConfigTable[SealedEntry]):
         """Reads the file; empty if there is none. TroveError STORE_FAILED if it cannot be read."""
         file = SecurityFile(files)
         return cls(file, file.load())
+
+    @classmethod
+    def without_file(cls, files: FileSystem, fault: str) -> SecurityEntries:
+        """Empty: the log gives the entries, and the file is written again. `fault`: why its copies do not
+        count."""
+        file = SecurityFile(files)
+        file.lost = fault
+        return cls(file, {})
 
     def begin_change(self, entries: Sequence[Entry]) -> SealedChange:
         """Begins to set entries, or to delete them (None). TroveError SERVICE_NOT_AVAILABLE."""

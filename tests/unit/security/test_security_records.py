@@ -100,6 +100,11 @@ def edit(files: MemoryFileSystem, change: Callable[[dict[str, Any]], object]) ->
         files.write_atomic(path, seal(json.dumps(document).encode()))
 
 
+def damage(files: MemoryFileSystem) -> None:
+    for path in (PATH, f"{PATH}.bak"):
+        files.write_atomic(path, b"{")
+
+
 def full_state(state: SecurityState) -> SecurityState:
     for name in ("admin", "alice", "bob"):
         state = with_user(state, name)
@@ -189,6 +194,46 @@ def test_a_damaged_file_brings_no_deleted_user_back() -> None:
     files.write_atomic(PATH, b"{")
     files.write_atomic(f"{PATH}.bak", old)
     assert Opened(files).names == ["admin"]
+
+
+def test_a_file_without_a_good_copy_kept_the_store_from_opening() -> None:
+    opened = Opened()
+    opened.apply(full_state(opened.table.state))
+    opened.write_files()
+    opened.apply(changes.delete_user(opened.table.state, "bob"))
+    files = opened.cut()
+    damage(files)
+    again = Opened(files)
+    assert again.table.state == opened.table.state
+    (said,) = again.store.recovery.second_copies
+    assert f"{PATH}: " in said
+    assert "the log has its content" in said
+    assert Opened(again.cut()).store.recovery.second_copies == (), "the file was written again"
+
+
+def test_users_that_the_log_lacks_are_not_replaced_by_none() -> None:
+    """Else the broker would make its first user in a store that has some."""
+    files = MemoryFileSystem()
+    before = SecurityTable.load(files, KEY, numbered_bytes())
+    apply(before, full_state(before.state))
+    damage(files)
+    with pytest.raises(TroveError, match="STORE_FAILED"):
+        Opened(files)
+
+
+def test_a_follower_without_a_good_copy_of_the_file_has_the_users() -> None:
+    leader, table = led_users()
+    files = MemoryFileSystem()
+    store = follower(files, LOG_ORIGIN, replace(SEGMENT, tables_in_log=True))
+    copy(leader, store)
+    commit(store, leader.end_offset)
+    assert store.tables is not None
+    store.tables.write_now()
+    files = files.after_power_cut()
+    damage(files)
+    again = follower(files, leader.end_offset, replace(SEGMENT, tables_in_log=True))
+    assert table_of(again).state == table.state
+    assert again.recovery.second_copies
 
 
 def test_an_edited_file_counts_and_undoes_no_later_record() -> None:
