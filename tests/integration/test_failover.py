@@ -201,9 +201,11 @@ def test_a_client_of_rocketmq_at_a_follower_lives_through_a_failover(tmp_path: P
             assert sorted(at[1:]) == sorted(str(command.rows[name]["address"]) for name in (SECOND, THIRD))
         with RawClient(address, "client-1") as raw:
             kept = [send_raw(raw, b"1")]
+            assert pulled(raw) == [b"1"], "of the leader, because the protocol has no word for a lag"
             kill(command, FIRST)
             promote(command, SECOND)
             until("the follower forwards to the next leader", lambda: has_sent(raw, kept))
+            assert sorted(set(pulled(raw))) == [b"1", b"2"]
         with ClusterClient(address, "workers", "orders") as client:
             client.until(lambda shown: shown == {"broker-1": "READ_WRITE"})
             route = client.route()[0].broker.endpoints.addresses[0]
@@ -216,6 +218,19 @@ def send_raw(client: RawClient, body: bytes) -> str:
     reply = client.call("SendMessage", request, service.SendMessageResponse)
     assert reply.status.code == v2.OK, reply.status
     return str(reply.entries[0].message_id)
+
+
+def pulled(client: RawClient) -> list[bytes]:
+    """The messages of both queues."""
+    bodies: list[bytes] = []
+    for queue_id in (0, 1):
+        queue = v2.MessageQueue(topic=v2.Resource(name="orders"), id=queue_id)
+        request = service.PullMessageRequest(
+            group=v2.Resource(name="readers"), message_queue=queue, batch_size=32
+        )
+        replies = client.stream("PullMessage", request, service.PullMessageResponse)
+        bodies += [one.message.body for one in replies if one.WhichOneof("content") == "message"]
+    return bodies
 
 
 def has_sent(client: RawClient, kept: list[str]) -> bool:
