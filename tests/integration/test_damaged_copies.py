@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,8 @@ def delete(store: str | Path) -> None:
 
 
 def test_damaged_records_are_repaired_from_the_other_nodes(tmp_path: Path) -> None:
-    with running(tmp_path, "--nodes", "3", *SMALL) as command:
+    reads = ("--set", "read_from_replicas=true")
+    with running(tmp_path, "--nodes", "3", *SMALL, *reads) as command:
         command.until_ready()
         first, second, third = NAMES
         until("the first node leads", lambda: leads(command, first))
@@ -67,6 +69,16 @@ def test_damaged_records_are_repaired_from_the_other_nodes(tmp_path: Path) -> No
         damage(command.rows[first]["store"], b"letter 3")
         until("the leader has repaired it", lambda: stored(command.server) == sent)
         assert log_of(command, first, end) == log_of(command, third, end)
+
+        damage(command.rows[third]["store"], b"letter 2")
+        follower = f"trovemq://{command.rows[third]['address']}?replica=true"
+        code, out, _ = run_here(follower, "--json", "store", "scrub")
+        assert (code, json.loads(out.splitlines()[-1])["damages"]) == (1, 1)
+        until(
+            "a scrubbed follower is repaired",
+            lambda: log_of(command, third, end) == log_of(command, first, end),
+        )
+        assert run_here(follower, "store", "scrub")[0] == 0
 
         damage(command.rows[second]["store"], b"letter 4")
         address = str(command.rows[second]["address"])

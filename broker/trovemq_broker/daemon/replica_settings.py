@@ -80,10 +80,13 @@ class ReplicaSettings(CoordinationSettings):
     ] = 100_000_000
     """A leader sends this much a second to a copy that catches up; 0 = no limit. It does not hold a copy of
     the in-sync set, nor one that lacks less than 16 MiB."""
+    replica_scrub_bytes_per_s: Annotated[int, setting("bytes", 0, 1 << 40)] = 8 << 20
+    """A node that follows reads all of its log again once a day, this much a second, and has damaged records
+    repaired from another node; 0 = never."""
 
     read_from_replicas: Annotated[bool, setting(rocketmq="slaveReadEnable")] = False
     """A node that follows answers pulls by offset, queries, searches and tracks, too, from its copy: its
-    replies have the lag."""
+    replies have the lag. It is scrubbed by `trovemq --replica store scrub`."""
 
     @property
     def is_node(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,6 +12,7 @@ import pytest
 
 from tests.unit.replica_streams.nodes_here import CLUSTER, GROUP, GroupHere, NodeHere, run
 from trovemq_broker.cluster.nameserver_session import error_in
+from trovemq_broker.daemon.replica.follower_scrub import EVERY_S, FIRST_S, FollowerScrub
 from trovemq_broker.replica_streams.log_repair import AGAIN_S, LogRepair
 from trovemq_broker.replication.frames import Offset
 from trovemq_broker.server.wire import replica_frames as wire
@@ -45,7 +47,7 @@ class Repairing:
         return self.change(wire.range_of(answer))
 
 
-def damage(node: NodeHere, number: int) -> tuple[PhysicalOffset, PhysicalOffset]:
+def damage(node: NodeHere, number: int, *, is_met: bool = True) -> tuple[PhysicalOffset, PhysicalOffset]:
     """A bit of the body of that record is wrong, and a reader met it. Returns where it begins and ends."""
     begin, end = 0, int.from_bytes(node.store.log.read(PhysicalOffset(0), 4))
     for _ in range(number):
@@ -55,6 +57,8 @@ def damage(node: NodeHere, number: int) -> tuple[PhysicalOffset, PhysicalOffset]
     content = node.files._files[segment.file.path]
     content.data[end - 150 - segment.start] ^= 4
     content.synced = bytes(content.data)
+    if not is_met:
+        return PhysicalOffset(begin), PhysicalOffset(end)
     with pytest.raises(TroveError) as met:
         node.store.record_at(PhysicalOffset(begin))
     assert met.value.spec is errors.RECORD_DAMAGED
@@ -76,6 +80,37 @@ def group_run(use: Callable[[GroupHere], Coroutine[Any, Any, None]]) -> None:
         await group.stop()
 
     run(program)
+
+
+def test_damage_of_a_follower_was_unknown_until_it_led() -> None:
+    """The old records of a follower have one reader: its scrub, once a day."""
+    slept: list[float] = []
+
+    async def use(group: GroupHere) -> None:
+        node, whole = group["b"], group["a"].log_bytes
+        begin, _ = damage(node, 7, is_met=False)
+        assert not node.store.damage.places
+        again = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            if len(slept) > 1:
+                again.set()
+                await asyncio.Event().wait()
+
+        scrub = FollowerScrub(node.store, Path("no-directory"), 1 << 30, sleep)
+        running = asyncio.create_task(scrub.run())
+        await again.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert list(node.store.damage.places) == [begin]
+        repairing = Repairing(node, "a")
+        await repairing.repair.look()
+        assert node.log_bytes == whole
+        assert node.store.damage.present == (0, 0)
+
+    group_run(use)
+    assert slept == [FIRST_S, EVERY_S]
 
 
 @pytest.mark.parametrize(("damaged", "other"), [("b", "a"), ("a", "b"), ("c", "b")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from trovemq_broker.server.wire import (
     query_messages,
     search_messages,
     send_messages,
+    store_messages,
     track_messages,
 )
 from trovemq_daemon.calls import AwaitedCall
@@ -32,7 +34,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import decode_received
 from trovemq_proto.records.fields import split_records
-from trovemq_proto.v1 import admin_pb2, biography_pb2, message_pb2, query_pb2, search_pb2
+from trovemq_proto.v1 import admin_pb2, biography_pb2, message_pb2, query_pb2, search_pb2, store_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
 
@@ -60,7 +62,7 @@ class Replica:
             replies=None,
             lag=lambda: self.lag,
         )
-        self.reads.open(self.core)
+        self.reads.open(self.core, Path("no-directory"))
 
     def commit(self, count: int) -> None:
         """The first `count` messages are committed."""
@@ -123,6 +125,17 @@ async def test_every_read_ends_at_the_commit_and_says_its_lag() -> None:
     assert at_time.offset == 3
     for reply in (pulled, found[-1], known[-1], searched[-1], got, offsets, at_time):
         assert (reply.replica.bytes, reply.replica.ms) == (300, 40)
+
+
+@fake_time
+async def test_a_follower_refused_the_scrub_of_its_store() -> None:
+    replica = Replica()
+    replica.commit(3)
+    done = (await replica.pages(store_messages.SERVICE, "scrub", store_pb2.ScrubRequest()))[-1]
+    assert done.done
+    assert (done.end, done.damages) == (replica.store.visible_offset, 0)
+    assert done.records >= 3
+    assert "backup" not in replica.reads.handlers(store_messages.SERVICE)
 
 
 @fake_time
@@ -302,6 +315,7 @@ def test_reads_are_methods_of_their_services() -> None:
         query_messages.SERVICE,
         search_messages.SERVICE,
         send_messages.SERVICE,
+        store_messages.SERVICE,
         track_messages.SERVICE,
     )
     known = {f"/{one.full_name}/{method.name}" for one in services for method in one.methods}

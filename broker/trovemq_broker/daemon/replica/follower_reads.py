@@ -59,7 +59,7 @@ class FollowerReads:
             lag=lag,
         )
         self.admit(store)
-        self._services.open(core)
+        self._services.open(core, self._settings.store_path)
         view = LocalBroker(description_of(store, *self.addresses, self._version), RoutedTopics(store))
         self._routes.own = SelfRouteService(view, clock_ms)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from trovemq_broker.daemon.replica.follower_scrub import FollowerScrub
 from trovemq_broker.daemon.replica.follower_trim import FollowerTrim
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.maintenance import background
@@ -59,6 +60,9 @@ class FollowerWork:
             work["follower-trim"] = FollowerTrim(
                 store, self._trim_to, self._commit.durable, self._grown
             ).run()
+            if settings.replica_scrub_bytes_per_s:
+                scrub = FollowerScrub(store, settings.store_path, settings.replica_scrub_bytes_per_s)
+                work["follower-scrub"] = scrub.run()
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
             task.add_done_callback(self._ended)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -22,6 +23,7 @@ from trovemq_broker.server.native.message_service import MessageReads
 from trovemq_broker.server.native.query_service import QueryService
 from trovemq_broker.server.native.search_service import SearchService
 from trovemq_broker.server.native.shared_changes import SharedChanges
+from trovemq_broker.server.native.store_service import StoreService
 from trovemq_broker.server.native.topic_reads import TopicReads
 from trovemq_broker.server.native.track_service import TrackReads
 from trovemq_broker.server.wire import (
@@ -29,6 +31,7 @@ from trovemq_broker.server.wire import (
     query_messages,
     search_messages,
     send_messages,
+    store_messages,
     track_messages,
 )
 from trovemq_broker.server.wire.native_calls import Reply, Request
@@ -44,6 +47,7 @@ READS: Final[Mapping[str, tuple[str, ...]]] = {
     search_messages.SERVICE.full_name: ("Search",),
     track_messages.SERVICE.full_name: ("Biography",),
     admin_messages.SERVICE.full_name: ("DescribeTopic", "ListTopics"),
+    store_messages.SERVICE.full_name: ("Scrub",),
 }
 """The RPCs that a follower serves, by service."""
 PATHS: Final = frozenset(f"/{service}/{name}" for service, names in READS.items() for name in names)
@@ -51,9 +55,9 @@ STREAMS_END_S: Final = 1.0
 
 
 class _OpenReads:
-    """The services of one open store."""
+    """The services of one open store. `root`: its directory."""
 
-    def __init__(self, core: FollowerCore) -> None:
+    def __init__(self, core: FollowerCore, root: Path) -> None:
         self.core: Final = core
         self.messages: Final = MessageReads(core)
         store, settings = core.store, core.settings
@@ -67,6 +71,7 @@ class _OpenReads:
             ),
             track_messages.SERVICE.full_name: TrackReads(core, queries.one_more),
             admin_messages.SERVICE.full_name: TopicReads(core, topics, lambda _topic: None),
+            store_messages.SERVICE.full_name: StoreService(store, root, asyncio.Lock(), core.clock_ms),
         }
 
 
@@ -88,9 +93,9 @@ class ReplicaReads:
         """Of the store that is read; None while none is."""
         return None if self._open is None else self._open.core
 
-    def open(self, core: FollowerCore) -> None:
-        """The calls that begin from now on read this store."""
-        self._open = _OpenReads(core)
+    def open(self, core: FollowerCore, root: Path) -> None:
+        """The calls that begin from now on read this store, in that directory."""
+        self._open = _OpenReads(core, root)
 
     async def close(self) -> None:
         """No call reads the store when it returns, and none begins to."""
