@@ -345,3 +345,31 @@ async def test_a_call_goes_on_at_the_next_leader(connect: Connect) -> None:
 
 def test_the_patience_is_an_option() -> None:
     assert ClientOptions().failover_timeout_ms == 15_000
+
+
+@pytest.mark.asyncio
+async def test_a_subscription_did_not_wait_for_a_leader_that_hands_out_nothing_yet(connect: Connect) -> None:
+    """A new leader refuses ordered groups while the rights of the one before may last."""
+    async with a_group() as group:
+        client, consuming = await connect(group.nodes["a"]), group.nodes["a"].consuming
+        consuming.refusal = TroveError(errors.SERVICE_NOT_AVAILABLE, "ordered groups wait")
+
+        async def serves() -> None:
+            await asyncio.sleep(0.1)
+            consuming.refusal = None
+
+        serving = asyncio.create_task(serves())
+        async with client.subscribe("orders", "g") as subscription:
+            await consuming.offer(b"1")
+            assert (await anext(subscription)).body == b"1"
+        await serving
+
+
+@pytest.mark.asyncio
+async def test_a_subscription_that_no_leader_serves_ends_with_the_refusal(connect: Connect) -> None:
+    async with a_group() as group:
+        client = await connect(group.nodes["a"], failover_timeout_ms=100)
+        group.nodes["a"].consuming.refusal = TroveError(errors.SERVICE_NOT_AVAILABLE, "ordered groups wait")
+        with pytest.raises(TroveError, match="ordered groups wait"):
+            async with client.subscribe("orders", "g"):
+                pass

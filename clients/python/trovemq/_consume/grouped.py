@@ -104,14 +104,21 @@ class GroupConsumer:
 
     async def _entered(self) -> None:
         await asyncio.sleep(0)  # the tasks make their streams
-        timeout_ms = self._pool.options.connect_timeout_ms
-        results = await asyncio.gather(
-            *(stream.member.opened(timeout_ms) for stream in self._streams.values()), return_exceptions=True
-        )
-        failures = [result for result in results if isinstance(result, BaseException)]
-        refused = [error for error in failures if not (isinstance(error, TroveError) and may_pass(error))]
-        if refused or len(failures) == len(results):
-            raise (refused or failures)[0]
+        loop, options = asyncio.get_running_loop(), self._pool.options
+        until = loop.time() + options.failover_timeout_ms / 1000
+        while True:
+            streams = dict(self._streams)
+            entering = (one.member.opened(options.connect_timeout_ms) for one in streams.values())
+            results = await asyncio.gather(*entering, return_exceptions=True)
+            failures = [result for result in results if isinstance(result, BaseException)]
+            refused = [error for error in failures if not (isinstance(error, TroveError) and may_pass(error))]
+            if not refused and len(failures) < len(results):
+                return
+            # A new leader hands out nothing of an ordered group at first, so its stream is opened again.
+            if refused or loop.time() > until or not any(map(self._pool.has_nodes, streams)):
+                raise (refused or failures)[0]
+            for one in streams.values():
+                one.member.wait_again()
 
     async def close(self) -> None:
         """Waits until processed messages are acknowledged, then ends the receives, returns unprocessed

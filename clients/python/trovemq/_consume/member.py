@@ -74,6 +74,11 @@ class Member:
         if self.settings is None and self._failure is not None:
             raise self._failure
 
+    def wait_again(self) -> None:
+        """`opened` waits for the next attempt; without effect on a member."""
+        if self.settings is None:
+            self._known.clear()
+
     def joined(self, settings: GroupSettings) -> None:
         """The broker's settings have arrived."""
         self.settings = settings
