@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,12 @@ class EtcdProcess:
 
     address: str
     process: subprocess.Popen[bytes]
+    command: Sequence[str]
+
+    def start_again(self) -> None:
+        """With the data that it had; it has ended before."""
+        self.process = subprocess.Popen(self.command, env=_environment())
+        _until_healthy(self)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -51,16 +57,19 @@ def etcd_process(directory: Path) -> Iterator[EtcdProcess]:
         "--logger=zap",
         "--log-level=error",
     ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
     for one in kept:
         one.close()
-    found = EtcdProcess(address, subprocess.Popen(command, env=environment))
+    found = EtcdProcess(address, subprocess.Popen(command, env=_environment()), command)
     try:
         _until_healthy(found)
         yield found
     finally:
         if found.process.poll() is None:
             found.stop(signal.SIGKILL)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
 
 
 def _until_healthy(etcd: EtcdProcess) -> None:

@@ -1,0 +1,53 @@
+"""Failovers of a real group by a real etcd, under clients that use all that a broker offers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.elected_nodes import STEP_S, ElectedNodes, elected_nodes
+from tests.support.failover_ledger import FailoverLedger
+from tests.support.trials import Trials
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+GOAL = "failover", "faults of a group that elects its leaders, under a ledger"
+FAULTS = (
+    ElectedNodes.killed,
+    ElectedNodes.paused,
+    ElectedNodes.cut_off,
+    ElectedNodes.clock_stepped,
+    ElectedNodes.store_removed,
+    ElectedNodes.etcd_paused,
+    ElectedNodes.etcd_killed,
+)
+TOTAL = 42
+DEFAULT = (0, 1, 2, 4)
+
+
+def test_groups_timers_and_transactions_live_through_failovers(tmp_path: Path, trials: Trials) -> None:
+    if shutil.which("etcd") is None:
+        trials.skip(*GOAL, "no etcd in PATH: install the package etcd-server")
+    numbers = list(trials.chosen(TOTAL, DEFAULT))
+    with elected_nodes(tmp_path) as group:
+
+        async def disturb() -> None:
+            for number in numbers:
+                await asyncio.sleep(1)
+                with trials.one(number):
+                    await asyncio.to_thread(FAULTS[number % len(FAULTS)], group)
+            await asyncio.to_thread(group.leader)
+
+        async def scenario() -> FailoverLedger:
+            ledger = FailoverLedger(group.addresses, early_s=STEP_S)
+            await ledger.run(disturb)
+            return ledger
+
+        ledger = asyncio.run(scenario())
+        print(ledger.summary(), [f"{cause} {took_s:.2f} s" for cause, took_s in group.took_s])
+        assert ledger.faults == []
+        assert all(ledger.acknowledged.values()), ledger.summary()
+    trials.count(*GOAL, len(numbers))

@@ -1,0 +1,214 @@
+"""Three nodes of a replica group as processes, with a real etcd; a test disturbs networks and clocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.support.cut_link import CutLink
+from tests.support.etcd_process import EtcdProcess, etcd_process
+from tests.support.stepped_broker import step_clock
+from trovemq._common.loopback_ports import kept_port, port_of
+
+NAMES = ("a", "b", "c")
+BROKER = Path(__file__).with_name("stepped_broker.py")
+ROOT = Path(__file__).parents[2]
+WAIT_S_MAX = 90
+STEP_S = 3.0
+SETTINGS = (
+    "disk_warning_percent=100",
+    "commit_log_file_size=16777216",
+    "syncFlushTimeout=60000",
+    "transaction_check_interval_ms=2000",
+)
+
+
+class Node:
+    """`peers`: the way of the other nodes to its streams; `etcd`: its way to etcd."""
+
+    def __init__(self, directory: Path, name: str, etcd: str, stack: ExitStack) -> None:
+        ports = [stack.enter_context(kept_port()) for _ in range(3)]
+        self.name = name
+        self.address, self.http, self.streams = (f"127.0.0.1:{port_of(one)}" for one in ports)
+        self.peers = stack.enter_context(CutLink(self.streams))
+        self.etcd = stack.enter_context(CutLink(etcd))
+        self.store, self.log = directory / name, directory / f"{name}.log"
+        self._clock = directory / f"{name}.clock"
+        self._ahead = False
+        step_clock(self._clock, 0)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, nodes: str) -> None:
+        settings = [
+            *("coordination=etcd", f"node_name={self.name}", f"replication_listen={self.streams}"),
+            *(f"replication_advertise={self.peers.address}", f"etcd_endpoints={self.etcd.address}"),
+            *(nodes, *SETTINGS),
+        ]
+        line = [sys.executable, str(BROKER), "--name", "solo", "--listen", self.address]
+        line += ["--http", self.http, "--store", str(self.store)]
+        line += [part for one in settings for part in ("--set", one)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TROVEMQ_")}
+        environment |= {"CLOCK_FILE": str(self._clock), "PYTHONPATH": str(ROOT)}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(line, stdout=log, stderr=log, env=environment)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(WAIT_S_MAX)
+
+    def step_clock(self) -> None:
+        """By STEP_S, forwards or back again."""
+        self._ahead = not self._ahead
+        step_clock(self._clock, STEP_S if self._ahead else 0)
+
+    def serves(self) -> bool:
+        """Whether it says that it leads."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/leader", timeout=1):
+                return True
+        except OSError:
+            return False
+
+    def in_sync(self) -> list[str]:
+        """The nodes whose copies count, as this one knows it."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/replica", timeout=1) as answer:
+                found: list[str] = json.load(answer)["in_sync"]
+                return found
+        except OSError:
+            return []
+
+
+class ElectedNodes:
+    def __init__(self, nodes: list[Node], etcd: EtcdProcess) -> None:
+        self.nodes = {one.name: one for one in nodes}
+        self.etcd = etcd
+        self._members = "replica_nodes=" + ",".join(
+            f"{one.name}@{one.address}/{one.peers.address}" for one in nodes
+        )
+        self.took_s: list[tuple[str, float]] = []
+        """Each failover: its cause, and the seconds until another node served."""
+
+    @property
+    def addresses(self) -> list[str]:
+        return [one.address for one in self.nodes.values()]
+
+    def start(self, node: Node) -> None:
+        node.start(self._members)
+
+    def leader(self) -> Node:
+        """The leader, once all three copies are in sync."""
+        found: list[Node] = []
+
+        def settled() -> bool:
+            found[:] = [one for one in self.nodes.values() if one.serves()]
+            return len(found) == 1 and found[0].in_sync() == list(NAMES)
+
+        until("one node leads, and all are in sync", settled)
+        return found[0]
+
+    def next_leader(self, former: Node, cause: str) -> Node:
+        """Another one that serves."""
+        began, found = time.monotonic(), list[Node]()
+
+        def served() -> bool:
+            found[:] = [one for one in self.nodes.values() if one is not former and one.serves()]
+            return bool(found)
+
+        until(f"another node leads after: {cause}", served)
+        self.took_s.append((cause, time.monotonic() - began))
+        return found[0]
+
+    # --- faults: each returns when another node serves, and the former leader is back --------------------
+    def killed(self) -> None:
+        former = self.leader()
+        former.kill()
+        self.next_leader(former, "kill")
+        self.start(former)
+
+    def paused(self) -> None:
+        former = self.leader()
+        former.signal(signal.SIGSTOP)
+        self.next_leader(former, "pause")
+        former.signal(signal.SIGCONT)
+
+    def cut_off(self) -> None:
+        """The leader reaches etcd no more, and its followers do not reach it; clients do."""
+        former = self.leader()
+        former.peers.cut()
+        former.etcd.cut()
+        self.next_leader(former, "cut off")
+        former.peers.mend()
+        former.etcd.mend()
+
+    def clock_stepped(self) -> None:
+        """The next leader's clock is another one than the former's."""
+        former = self.leader()
+        former.step_clock()
+        time.sleep(0.5)
+        former.kill()
+        self.next_leader(former, "clock")
+        self.start(former)
+
+    def store_removed(self) -> None:
+        """`rm -rf` of the leader's store while it serves."""
+        former = self.leader()
+        shutil.rmtree(former.store, ignore_errors=True)
+        former.kill()
+        shutil.rmtree(former.store, ignore_errors=True)
+        self.next_leader(former, "rm -rf")
+        self.start(former)
+
+    def etcd_paused(self) -> None:
+        """Longer than the lease: nobody fails over, and the group goes on."""
+        leader = self.leader()
+        self.etcd.process.send_signal(signal.SIGSTOP)
+        time.sleep(4.5)
+        assert leader.serves(), "a healthy group needs no etcd"
+        self.etcd.process.send_signal(signal.SIGCONT)
+
+    def etcd_killed(self) -> None:
+        leader = self.leader()
+        self.etcd.stop(signal.SIGKILL)
+        time.sleep(4.5)
+        assert leader.serves(), "a healthy group needs no etcd"
+        self.etcd.start_again()
+
+
+def until(what: str, found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    while not found():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@contextmanager
+def elected_nodes(directory: Path) -> Iterator[ElectedNodes]:
+    """Started, and all in sync."""
+    with ExitStack() as stack:
+        etcd = stack.enter_context(etcd_process(directory))
+        group = ElectedNodes([Node(directory, name, etcd.address, stack) for name in NAMES], etcd)
+        try:
+            for node in group.nodes.values():
+                group.start(node)
+            group.leader()
+            yield group
+        finally:
+            for node in group.nodes.values():
+                if node.process is not None and node.process.poll() is None:
+                    node.signal(signal.SIGCONT)
+                    node.kill()
