@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.elected_nodes import STEP_S, ElectedNodes, elected_nodes
-from tests.support.failover_ledger import FailoverLedger
+from tests.integration.elected_nodes import STEP_S, ElectedNodes, elected_nodes
+from tests.integration.failover_ledger import FailoverLedger
 from tests.support.trials import Trials
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = pytest.mark.slow
 
 GOAL = "failover", "faults of a group that elects its leaders, under a ledger"
 FAULTS = (

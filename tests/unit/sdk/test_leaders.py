@@ -348,7 +348,7 @@ def test_the_patience_is_an_option() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_subscription_did_not_wait_for_a_leader_that_hands_out_nothing_yet(connect: Connect) -> None:
+async def test_a_subscription_did_not_wait_for_a_new_leader(connect: Connect) -> None:
     """A new leader refuses ordered groups while the rights of the one before may last."""
     async with a_group() as group:
         client, consuming = await connect(group.nodes["a"]), group.nodes["a"].consuming

@@ -16,7 +16,7 @@ _time_ns = time.time_ns
 
 
 def step_clock(path: Path, ahead_s: float) -> None:
-    """The clock of the broker with that file is ahead by so much from now on."""
+    """The clock of the broker with that file is `ahead_s` ahead from now on."""
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.write(_FORM.pack(int(ahead_s * 1e9)))
 

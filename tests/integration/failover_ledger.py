@@ -1,11 +1,11 @@
-"""A ledger of what the clients of a replica group sent and received, over failovers.
+"""A ledger of the messages that clients of a replica group sent and received, over failovers.
 
 | part         | while it runs                                      | at the end                             |
 |--------------|----------------------------------------------------|----------------------------------------|
 | plain        | numbered sends to a topic, a group consumes them   | each was consumed, none is there twice |
 | order        | numbers of three message groups, two members       | in order, one of a group at a time     |
 | timers       | delayed messages                                   | each was delivered, none early         |
-| transactions | half messages: committed, rolled back or left open | what was decided is what is read       |
+| transactions | half messages: committed, rolled back or left open | only the committed ones are read       |
 | atomic       | one message to each of two topics                  | both topics have the same messages     |
 
 A send that ends with an error is open: it may be there or not. An acknowledged one has to be there.
@@ -91,7 +91,7 @@ class FailoverLedger:
             if time.monotonic() > deadline:
                 return
             await asyncio.sleep(0.1)
-        await asyncio.sleep(AFTERWARDS_S)  # for what must not come
+        await asyncio.sleep(AFTERWARDS_S)  # for messages that must not come
 
     async def _paced(self) -> AsyncGenerator[int, None]:
         number = 0
@@ -205,7 +205,7 @@ class FailoverLedger:
                     del self._at_work[group]
 
     def _note_order(self, group: str, number: int) -> None:
-        """A message may come again; one that is new comes after all before it."""
+        """A message may be delivered again; a new one comes after all before it."""
         body = b"%d" % number
         if body in self.read["steps"]:
             return

@@ -1,6 +1,6 @@
 """A network link on loopback that a test cuts and mends: while it is cut nothing passes, and nothing closes.
 
-So a partition looks to both sides. What was sent meanwhile arrives afterwards, as TCP repeats it.
+So a partition looks to both sides. Bytes that were sent meanwhile arrive afterwards, as TCP repeats them.
 """
 
 from __future__ import annotations

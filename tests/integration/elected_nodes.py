@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.support.cut_link import CutLink
+from tests.integration.cut_link import CutLink
+from tests.integration.stepped_broker import step_clock
 from tests.support.etcd_process import EtcdProcess, etcd_process
-from tests.support.stepped_broker import step_clock
 from trovemq._common.loopback_ports import kept_port, port_of
 
 NAMES = ("a", "b", "c")
@@ -174,7 +174,7 @@ class ElectedNodes:
         self.start(former)
 
     def etcd_paused(self) -> None:
-        """Longer than the lease: nobody fails over, and the group goes on."""
+        """Longer than the lease: no node takes over, and the group continues."""
         leader = self.leader()
         self.etcd.process.send_signal(signal.SIGSTOP)
         time.sleep(4.5)
