@@ -21,6 +21,7 @@ from tests.integration.test_cluster_local import Command, running
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen
 from trovemq._common.loopback_ports import kept_port, port_of
+from trovemq_proto.forwarding import REDIRECTS_KEY
 from trovemq_proto.v1 import common_pb2
 
 pytestmark = pytest.mark.slow
@@ -92,11 +93,11 @@ def stored(server: str) -> set[str]:
 
 
 def refusals(follower: str, *, leader: str, address: str) -> None:
-    """A follower names the leader, and says that it did nothing. (It forwards RocketMQ's calls.)"""
+    """A follower names the leader to a client that goes there itself, and says that it did nothing."""
     with grpc.insecure_channel(follower) as channel:
         send = channel.unary_unary("/trovemq.v1.MessageService/Send", response_deserializer=bytes)
         with pytest.raises(grpc.RpcError) as refused:
-            send(b"", timeout=WAIT_S_MAX)
+            send(b"", timeout=WAIT_S_MAX, metadata=((REDIRECTS_KEY, "1"),))
         trailers = dict(refused.value.trailing_metadata())
         error = common_pb2.Error.FromString(trailers["trovemq-error-bin"])
         assert (error.symbol, error.fields["leader"]) == ("NOT_LEADER", leader)

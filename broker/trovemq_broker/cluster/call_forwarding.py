@@ -34,6 +34,7 @@ from trovemq_broker.cluster.nameserver_session import ReadCredentials, Session, 
 from trovemq_proto import errors
 from trovemq_proto.channels import Channel, open_channel
 from trovemq_proto.errors import TroveError
+from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY
 from trovemq_proto.v1 import forwarding_pb2 as pb
 
 CALLS_MAX: Final = 900
@@ -48,8 +49,11 @@ CALL_S: Final = 30.0
 EARLIER_S: Final = 0.1
 """A call ends so long before the client's deadline, with an error that names the broker."""
 
-Key = tuple[str, bool]
-"""A broker, and whether the connection is for telemetry streams."""
+Key = tuple[str, str]
+"""A broker, and the use of the connection."""
+CALLS: Final = "calls"
+TELEMETRY: Final = "telemetry streams"
+NATIVE: Final = "native calls"
 
 _FORWARD: Final = "/trovemq.v1.ForwardingService/Forward"
 _TELEMETRY: Final = "/trovemq.v1.ForwardingService/ForwardTelemetry"
@@ -138,7 +142,7 @@ class CallForwarder:
 
     async def forward(self, broker: str, call: ClientCall) -> AsyncGenerator[bytes, None]:
         """The replies of the other broker; see server/core/forwarding.py."""
-        key = broker, False
+        key = broker, CALLS
         self._begin(key, RECEIVES_MAX if call.method in RECEIVES else CALLS_MAX)
         try:
             timeout_s = CALL_S if call.remaining_s is None else max(call.remaining_s - EARLIER_S, EARLIER_S)
@@ -191,7 +195,7 @@ class CallForwarder:
 
     async def open_telemetry(self, broker: str, client: Client, *, by_tls: bool) -> ForwardedTelemetry:
         """A telemetry stream of the client there; see server/core/forwarding.py."""
-        key = broker, True
+        key = broker, TELEMETRY
         self._begin(key)
         try:
             connection = await self._connection(key, by_tls=by_tls)
@@ -210,6 +214,28 @@ class CallForwarder:
             stream.cancel()
             raise
         return stream
+
+    async def open_native(
+        self, broker: str, path: str, client: Client, remaining_s: float | None, *, by_tls: bool
+    ) -> ForwardedNative:
+        """A native call of the client there; see server/core/forwarding.py."""
+        key = broker, NATIVE
+        self._begin(key)
+        try:
+            connection = await self._connection(key, by_tls=by_tls)
+            until = asyncio.get_running_loop().time() + LOG_IN_S
+            session = await self._logged_in(connection, None, until)
+            signed, sign = session.call(path)
+            metadata = [*signed, *client.metadata, (PEER_KEY, client.peer)]
+            if client.caller:
+                metadata.append((CALLER_KEY, client.caller.encode()))
+            ask = connection.channel.stream_stream(path, response_deserializer=bytes)
+            timeout_s = None if remaining_s is None else max(remaining_s - EARLIER_S, EARLIER_S)
+            call = ask(metadata=metadata, timeout=timeout_s)
+            return ForwardedNative(self, connection, session, call, sign)
+        except BaseException:
+            self._end(key)
+            raise
 
     # --- the brokers ----------------------------------------------------------------------------------
     def _begin(self, key: Key, limit: int = CALLS_MAX) -> None:
@@ -253,9 +279,9 @@ class CallForwarder:
         for key in [key for key in self._connections if key[0] not in live and not self._open.get(key)]:
             await self._connections.pop(key).channel.close()
 
-    def ended(self, connection: _Connection) -> None:
-        """A telemetry stream has ended."""
-        self._end((connection.endpoint.broker, True))
+    def ended(self, connection: _Connection, kind: str) -> None:
+        """A telemetry stream, or a native call, has ended."""
+        self._end((connection.endpoint.broker, kind))
 
     def dismiss(self, connection: _Connection, session: Session) -> None:
         """The broker does not know the session any more."""
@@ -297,11 +323,58 @@ class ForwardedTelemetry:
         if not self._has_ended:
             self._has_ended = True
             self._stream.cancel()
-            self._forwarder.ended(self._connection)
+            self._forwarder.ended(self._connection, TELEMETRY)
+
+
+class ForwardedNative:
+    """A client's native call at the leader of its replica group."""
+
+    def __init__(
+        self, forwarder: CallForwarder, connection: _Connection, session: Session, call: Any, sign: Any
+    ) -> None:
+        self._forwarder = forwarder
+        self._connection = connection
+        self._session = session
+        self._call = call
+        self._sign = sign
+        self._has_ended = False
+
+    async def write(self, message: bytes) -> None:
+        """Raises TroveError."""
+        with reported(self._connection.endpoint):
+            await self._call.write(self._sign(message))
+
+    async def end(self) -> None:
+        """Raises TroveError."""
+        with reported(self._connection.endpoint):
+            await self._call.done_writing()
+
+    async def read(self) -> bytes | None:
+        """The next reply; None at the end. Raises TroveError, with UNREAD if nothing was done."""
+        try:
+            reply: bytes | None = await _next_reply(self._call, self._connection.endpoint)
+        except TroveError as error:
+            if error.spec is errors.AUTHENTICATION_FAILED:  # the session has ended
+                self._forwarder.dismiss(self._connection, self._session)
+                error.fields[errors.UNREAD] = "true"
+            raise
+        return reply
+
+    def cancel(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._call.cancel()
+            self._forwarder.ended(self._connection, NATIVE)
 
 
 async def _following(stream: Any, endpoint: Endpoint) -> bytes | None:
-    """The next reply of the stream; None at its end. Raises TroveError, with the field UNREAD if no broker
+    """The next reply of a forwarded call, as of _next_reply."""
+    reply = await _next_reply(stream, endpoint)
+    return None if reply is None else bytes(reply.reply)
+
+
+async def _next_reply(stream: Any, endpoint: Endpoint) -> Any:
+    """The next message of the stream; None at its end. Raises TroveError, with the field UNREAD if no broker
     has looked at the call."""
     try:
         with reported(endpoint):
@@ -312,7 +385,7 @@ async def _following(stream: Any, endpoint: Endpoint) -> bytes | None:
         if getattr(stream, "unprocessed", False):
             error.fields[errors.UNREAD] = "true"
         raise
-    return bytes(reply.reply)
+    return reply
 
 
 def _client(client: Client) -> pb.ForwardedClient:

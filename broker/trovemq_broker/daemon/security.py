@@ -66,7 +66,7 @@ def gate_of(settings: BrokerSettings) -> Gate | None:
 
 def access_of(gate: Gate | None, serving: ServingGate) -> Callable[[str, Any], Any]:
     """For a GrpcServer: gives each handler, by its path, with the checks before it, that of access first."""
-    guard = None if gate is None else AccessGuard(gate)
+    guard = None if gate is None else AccessGuard(gate, lambda: serving.checked_elsewhere)
 
     def access(path: str, handler: Any) -> Any:
         gated = serving.handler(path, handler)

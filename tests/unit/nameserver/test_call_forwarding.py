@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.nameserver.test_cluster_routes import answer, entry, read
 from trovemq.testing import free_port
-from trovemq_broker.cluster.call_forwarding import CALLS_MAX, RECEIVES_MAX, CallForwarder
+from trovemq_broker.cluster.call_forwarding import CALLS, CALLS_MAX, RECEIVES_MAX, CallForwarder
 from trovemq_broker.cluster.cluster_reply import ReplyReader
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
@@ -73,7 +73,7 @@ async def test_a_broker_that_cannot_be_reached(broker: str, call: Call, symbol: 
 
 async def test_the_calls_that_are_open_at_a_broker_have_a_limit_and_a_metric() -> None:
     to = forwarder()
-    key = "a", False
+    key = "a", CALLS
     for _ in range(CALLS_MAX):
         to._begin(key)
     assert await refusal(to) == "LIMIT_EXCEEDED"
@@ -88,7 +88,7 @@ async def test_the_calls_that_are_open_at_a_broker_have_a_limit_and_a_metric() -
 async def test_waiting_receives_leave_calls_for_acknowledgements(method: str) -> None:
     to = forwarder()
     for _ in range(RECEIVES_MAX):
-        to._begin(("a", False))
+        to._begin(("a", CALLS))
     assert await refusal(to, call=Call(method=method)) == "LIMIT_EXCEEDED"
     assert await refusal(to, call=Call(method="AckMessage")) == "BROKER_UNREACHABLE"
     assert to.open_calls == RECEIVES_MAX
@@ -97,7 +97,7 @@ async def test_waiting_receives_leave_calls_for_acknowledgements(method: str) ->
 
 async def test_a_call_behind_others_log_ins_ends_before_its_deadline() -> None:
     to = forwarder()
-    connection = await to._connection(("a", False), by_tls=False)
+    connection = await to._connection(("a", CALLS), by_tls=False)
     async with connection.lock, asyncio.timeout(60):
         assert await refusal(to, call=Call(remaining_s=0.2)) == "REQUEST_TIMEOUT"
     assert (to.open_calls, to.failed) == (0, {"REQUEST_TIMEOUT": 1})

@@ -251,6 +251,7 @@ class NodeApp:
             lambda: role.status().problem,
             node_routes(self.status),
             ReplicaCollector(self.status, self._role_figures, self._figures),
+            calls=self._forward_by,  # they wait: no node leads them to another one
         )
         await self._bind(servers)
         try:

@@ -1,9 +1,9 @@
 """The servers of a node that takes no messages: a follower, or a leader before its first record is committed.
 
-The client's port has Health, GetServerInfo, empty routes, log-ins and ReplicaService. Calls of RocketMQ's
-protocol go to the leader where it is known (server/rocketmq/leader_calls.py); every other call of a broker's
-services is answered with NOT_LEADER. With read_from_replicas a follower's has reads,
-and a route to itself.
+The client's port has Health, GetServerInfo, empty routes, log-ins and ReplicaService. A follower's calls of
+RocketMQ's protocol and native ones go to the leader where it is known (server/rocketmq/leader_calls.py,
+server/native/leader_calls.py); those about one broker, its store and its cluster are answered with
+NOT_LEADER. With read_from_replicas a follower's has reads, and a route to itself.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.access.serving_gate import ServingGate
 from trovemq_broker.server.monitoring.traffic import Traffic
+from trovemq_broker.server.native.leader_calls import NativeLeaderCalls
 from trovemq_broker.server.native.replica_reads import PATHS, READS, ReplicaReads
 from trovemq_broker.server.native.replica_service import ReplicaCalls, ReplicaService
 from trovemq_broker.server.rocketmq import leader_calls
@@ -89,6 +90,19 @@ REFUSED: Final[Sequence[tuple[str, ServiceDescriptor]]] = (
     (MESSAGING_SERVICE, MESSAGING),
     (ADMIN_SERVICE, ADMIN),
 )
+NATIVE: Final[Sequence[ServiceDescriptor]] = (
+    admin_messages.SERVICE,
+    consume_frames.SERVICE,
+    group_messages.SERVICE,
+    producer_messages.SERVICE,
+    query_messages.SERVICE,
+    search_messages.SERVICE,
+    send_messages.SERVICE,
+    track_messages.SERVICE,
+    transaction_messages.SERVICE,
+)
+"""The native services whose calls a follower forwards; and of users all but the log-in."""
+LOG_IN: Final = "Authenticate"
 CALLS_END_S: Final = 1.0
 
 
@@ -135,7 +149,9 @@ class WaitingServers:
         if self._forwarder is not None:
             registry.register(ForwardsCollector(self._forwarder))
             names = (*leader_calls.FORWARDED, leader_calls.TELEMETRY)
-            serving.forwarded = frozenset(f"/{MESSAGING_SERVICE}/{name}" for name in names)
+            native = _native_paths() - (PATHS if reads else frozenset())
+            serving.forwarded = native | {f"/{MESSAGING_SERVICE}/{name}" for name in names}
+            serving.checked_elsewhere = native
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
         readiness = Readiness()
@@ -201,7 +217,7 @@ class WaitingServers:
             if self.reads is not None:
                 self.reads.admit = admit
         server = self._grpc.server
-        refusing = _Refusing(self._refusal)
+        refusing, forwarded = _Refusing(self._refusal), self._forwarded()
         for name, service in REFUSED:
             several, servicer = _refused_calls(service, self._refusal), refusing
             if self._services is not None and (reads := self._services.handlers(service)):
@@ -209,20 +225,27 @@ class WaitingServers:
                 several = {one: calls for one, calls in several.items() if one not in READS[name]}
                 several |= self._services.on_calls(service)
             handlers = service_handlers(service, servicer, on_calls=several)
-            if service is MESSAGING and self._forwarder is not None:
-                forwarded = leader_calls.LeaderCalls(
-                    self._forwarder, self._settings.name, self._refused_forward, self._stopping
-                )
-                handlers |= forwarded.handlers()
-            server.add_registered_method_handlers(name, handlers)
+            server.add_registered_method_handlers(name, handlers | forwarded.get(name, {}))
         log_in = _LogIn(SecurityService(self._settings.name, clock_ms, security), self._refusal)
-        security_name = security_messages.SERVICE.full_name
-        server.add_registered_method_handlers(
-            security_name, service_handlers(security_messages.SERVICE, log_in)
-        )
+        users, name = security_messages.SERVICE, security_messages.SERVICE.full_name
+        handlers = service_handlers(users, log_in)
+        server.add_registered_method_handlers(name, handlers | forwarded.get(name, {}))
         self._routes.add_to(server)
         ReplicaService(self._node).add_to(server)
         await self._grpc.start()
+
+    def _forwarded(self) -> dict[str, dict[str, Any]]:
+        """The handlers of the calls that go to the leader, by service and method."""
+        if self._forwarder is None:
+            return {}
+        name, missing = self._settings.name, self._refused_forward
+        calls = leader_calls.LeaderCalls(self._forwarder, name, missing, self._stopping)
+        native = NativeLeaderCalls(self._forwarder, name, missing, self._refusal, calls.wait, self._stopping)
+        served = {} if self._services is None else READS
+        found = {one.full_name: native.handlers(one, served.get(one.full_name, ())) for one in NATIVE}
+        users = security_messages.SERVICE
+        found[users.full_name] = native.handlers(users, (LOG_IN,))
+        return found | {MESSAGING_SERVICE: calls.handlers()}
 
     def _refused_forward(self) -> TroveError | None:
         leader = self._leader()
@@ -265,6 +288,16 @@ class WaitingServers:
         if self._forwarder is not None:
             await self._forwarder.close()
         await self._http.stop()
+
+
+def _native_paths() -> frozenset[str]:
+    """Of the native calls that go to the leader."""
+    return frozenset(
+        f"/{service.full_name}/{method.name}"
+        for service in (*NATIVE, security_messages.SERVICE)
+        for method in service.methods
+        if method.name != LOG_IN
+    )
 
 
 def _unread(refusal: TroveError) -> TroveError:

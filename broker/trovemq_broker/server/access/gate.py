@@ -40,6 +40,7 @@ from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
+from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY
 from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
@@ -52,6 +53,7 @@ HELD_MAX: Final = 512  # of one caller: each is one of the open calls, whose num
 _GOLDEN: Final = 0.6180339887498949  # its multiples, less their whole parts, lie evenly between 0 and 1
 AUTHORIZATION_KEY: Final = "authorization"
 DATE_KEY: Final = "x-mq-date-time"
+_READ_KEYS: Final = (METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY, PEER_KEY, CALLER_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Credentials:
     date: str = ""
     client_id: str = ""
     fault: TroveError | None = None
+    client: tuple[str, str] | None = None
+    """The user and the address of the client for which a node calls its leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Gate:
         for key, value in metadata:
             if key == CLIENT_ID_KEY:
                 client_id = str(value)[:CLIENT_ID_SIZE_MAX]
-            elif key in (METADATA_KEY, AUTHORIZATION_KEY, DATE_KEY):
+            elif key in _READ_KEYS:
                 if key in found:
                     return Credentials(path, fault=_failed(f"{key} is there twice"))
                 found[key] = value
@@ -227,7 +231,7 @@ class Gate:
                 raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
             credential = signed if isinstance(signed, bytes) else signed.encode("latin-1", "replace")
             call = self._sessions.call(credential, path, self._clock_ms())
-            return Credentials(path, call, client_id=client_id)
+            return Credentials(path, call, client_id=client_id, client=_client_of(path, found))
         if not is_rocketmq(path):
             return Credentials(path, client_id=client_id)
         signed_by, date = str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, ""))
@@ -239,6 +243,8 @@ class Gate:
             raise credentials.fault
         call = credentials.session_call
         if call is not None:
+            if credentials.client is not None:
+                return self._for_client(call, *credentials.client)
             return Caller(call.session.access_key, peer.source, call)
         if self._signatures is None or self._table is None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
@@ -251,6 +257,20 @@ class Gate:
             raise _failed("signatures of RocketMQ's clients are accepted over TLS, or on loopback")
         user = self._signatures.user_of(credentials.authorization, credentials.date)
         return Caller(user.access_key, peer.source, None)
+
+    def _for_client(self, call: SessionCall, access_key: str, peer: str) -> Caller:
+        """The client whose call a node of the replica group has forwarded. TroveError ACCESS_DENIED: with
+        AUTHENTICATION_FAILED the node would log in again."""
+        assert self._sessions is not None, "it has found the session"
+        assert self._table is not None, "a caller comes after open()"
+        node = self._sessions.user_of(call.session)
+        if not node.is_super:
+            raise TroveError(errors.ACCESS_DENIED, f"{node.access_key} may not call for other users")
+        user = self._table.user(access_key)
+        if user is None or not user.enabled:
+            what = f"the call is refused: user {access_key[:80]!a} is not known here, or disabled"
+            raise TroveError(errors.ACCESS_DENIED, what)
+        return Caller(access_key, peer_of(peer, {}).source, None)
 
     def _by_certificate(self, peer: Peer) -> Caller:
         """The caller with a certificate, which the transport has verified. TroveError
@@ -478,6 +498,15 @@ def _names_audit_topic(needs: Needs, request: Any) -> bool:
 def _known_by(kind: Kind, name: str) -> Action:
     """The actions each of which allows a caller to know that the resource exists."""
     return Action.AUDIT if kind is Kind.TOPIC and name == AUDIT_TOPIC else KNOW
+
+
+def _client_of(path: str, found: Mapping[str, str | bytes]) -> tuple[str, str] | None:
+    """The client of a native call that a node has forwarded: its user and its address."""
+    if PEER_KEY not in found or is_rocketmq(path):
+        return None
+    caller = found.get(CALLER_KEY, b"")
+    text = caller if isinstance(caller, str) else caller.decode("utf-8", "replace")
+    return text, str(found[PEER_KEY])
 
 
 def _failed(message: str) -> TroveError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
@@ -35,19 +35,22 @@ from trovemq_store.topics.creators import Creator
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 FIRST_REQUEST_WAIT_S: Final = 3.0  # of a refused stream
 _SUPER: Final = Row(Level.SUPER)
+_USER: Final = Row(Level.USER)
 
 
 class AccessGuard:
     """Adds the gate: `trovemq_daemon.grpc_server` calls `handler` for each method. HandlerGuard turns the
     errors into statuses."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, forwarded: Callable[[], Collection[str]] = tuple) -> None:
+        """`forwarded`: paths whose calls another broker checks, by which this one knows the caller only."""
         self._gate = gate
         self._known = KnownCallers(gate)
+        self._forwarded = forwarded
 
     def handler(self, path: str, handler: Any) -> Any:
         """Wraps the handler with the gate: a CallHandler if it takes one request, else one of grpc's."""
-        row = ROWS.get(path, _SUPER)
+        row = _USER if path in self._forwarded() else ROWS.get(path, _SUPER)
         if row.needs is Level.OPEN:
             return OpenMethod(self._gate, path, handler).handler()
         if takes_one_request(handler):

@@ -48,6 +48,8 @@ class ServingGate:
         """None: everything is served."""
         self.forwarded: frozenset[str] = frozenset()
         """Paths whose calls another broker handles. Set before handlers are added."""
+        self.checked_elsewhere: frozenset[str] = frozenset()
+        """Among `forwarded`: for these that broker alone checks the rights of the caller."""
 
     def handler(self, path: str, handler: Any) -> Any:
         """The handler with the gate before it."""

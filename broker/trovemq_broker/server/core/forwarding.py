@@ -49,3 +49,31 @@ class ForwardCalls(Protocol):
     async def open_telemetry(self, broker: str, client: ForwardedClient, *, by_tls: bool) -> ForwardedStream:
         """Raises the errors of a forwarded call."""
         ...
+
+
+class NativeStream(Protocol):
+    """A native call at the leader: its messages as bytes."""
+
+    async def write(self, message: bytes) -> None:
+        """Raises TroveError BROKER_UNREACHABLE."""
+        ...
+
+    async def end(self) -> None:
+        """No more messages come from the client."""
+        ...
+
+    async def read(self) -> bytes | None:
+        """The next reply; None at the end. Raises TroveError, with UNREAD if nothing was done."""
+        ...
+
+    def cancel(self) -> None: ...
+
+
+class NativeCalls(Protocol):
+    """Opens native calls at the leader of a replica group."""
+
+    async def open_native(
+        self, broker: str, path: str, client: ForwardedClient, remaining_s: float | None, *, by_tls: bool
+    ) -> NativeStream:
+        """Raises the errors of a forwarded call."""
+        ...

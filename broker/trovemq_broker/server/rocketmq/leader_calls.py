@@ -125,10 +125,10 @@ class LeaderCalls:
             except TroveError as error:
                 if has_begun or not _is_undone(error):
                     raise
-                await self._wait(error, ends)
+                await self.wait(error, ends)
 
-    async def _wait(self, error: TroveError, ends: float) -> None:
-        """For a leader, or raises the error."""
+    async def wait(self, error: TroveError, ends: float) -> None:
+        """A moment for a leader, until `ends` of the loop's time; or raises the error."""
         is_late = asyncio.get_running_loop().time() + PAUSE_S > ends
         if is_late or self.waiting >= WAITING_MAX or self._stopping.is_set():
             raise error

@@ -21,6 +21,7 @@ from trovemq.models.cluster import (
 from trovemq.options import ClientOptions
 from trovemq_proto.channels import ChannelSettings, Transport, open_channel, transport_of
 from trovemq_proto.errors import TroveError
+from trovemq_proto.forwarding import REDIRECTS_KEY
 from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, route_pb2
 
 from . import convert
@@ -29,6 +30,8 @@ from .route_replies import RoutesJoiner, read_routes
 from .session import SignedChannel
 
 _SERVICE = "/trovemq.v1."
+REDIRECTS = (REDIRECTS_KEY, "1")
+"""The client goes to a leader itself: a node that does not lead refuses its calls, and forwards none."""
 
 
 class Request(Protocol):
@@ -385,7 +388,7 @@ class Connection:
         if multi_call is None:
             multi_call = self._unary[method] = self._channel.unary_unary(method, response_deserializer=decode)
         timeout = (timeout_ms or self._options.call_timeout_ms) / 1000
-        asked = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
+        asked = multi_call(request.SerializeToString(), timeout=timeout, metadata=(*metadata, REDIRECTS))
         try:
             reply: _Reply = await asked
         except TroveError as error:  # of a signed call
@@ -410,7 +413,7 @@ class Connection:
                 yield frame
 
         multi_call = self._channel.stream_unary(method, response_deserializer=decode)
-        asked = multi_call(requests(), timeout=timeout_ms / 1000)
+        asked = multi_call(requests(), timeout=timeout_ms / 1000, metadata=(REDIRECTS,))
         try:
             reply: _Reply = await asked
         except self._failures as failure:
@@ -429,7 +432,7 @@ class Connection:
         """One request, a stream of answers, without a time limit unless one is given."""
         multi_call = self._channel.unary_stream(method, response_deserializer=decode)
         timeout = None if timeout_ms is None else timeout_ms / 1000
-        call = multi_call(request.SerializeToString(), timeout=timeout, metadata=metadata)
+        call = multi_call(request.SerializeToString(), timeout=timeout, metadata=(*metadata, REDIRECTS))
         try:
             async for reply in call:
                 yield reply
@@ -444,7 +447,8 @@ class Connection:
     def open(self, method: str, decode: Callable[[bytes], object], *, metadata: Metadata = ()) -> Stream:
         """A stream of serialised requests; `read` gives the decoded answers."""
         multi_call = self._channel.stream_stream(method, response_deserializer=decode)
-        return Stream(multi_call(metadata=metadata), self.address, self._transport, self._failed)
+        call = multi_call(metadata=(*metadata, REDIRECTS))
+        return Stream(call, self.address, self._transport, self._failed)
 
     async def _error(self, call: Any, failure: BaseException) -> TroveError:
         error = await error_of_call(call, failure, self.address)
