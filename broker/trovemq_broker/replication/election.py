@@ -44,8 +44,9 @@ from trovemq_broker.replication.election_actions import (
     Unfollow,
     Watch,
 )
-from trovemq_broker.replication.election_leadership import ConfigChange, Leadership
+from trovemq_broker.replication.election_leadership import Leadership
 from trovemq_broker.replication.election_lease import RETRY_MS, OwnLease
+from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.election_records import (
     CONFIG,
     LOCK,
@@ -353,12 +354,12 @@ class Election:
             actions.append(Revoke(self._lease.id))
         return actions + self._next(now_ms)
 
-    def change_config(self, change: ConfigChange, now_ms: NowMs) -> list[ElectionAction]:
+    def change_members(self, change: MemberChange, now_ms: NowMs) -> list[ElectionAction]:
         """One change of the members (election_members.py); Regroup says that it is done. ValueError: it is
         refused, or this node does not lead."""
         if self._lead is None or self._view is None:
             raise ValueError(f"node {self._me.node} does not lead")
-        self._lead.change_config(change, self._view)
+        self._lead.change_members(change, self._view)
         return self._next(now_ms)
 
     # --- the next actions ---------------------------------------------------------------------------------

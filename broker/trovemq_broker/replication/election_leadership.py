@@ -10,8 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from trovemq_broker.coordination.coordinator import Change, Compare, Delete, Put, Revision
 from trovemq_broker.replication.election_actions import (
@@ -23,13 +22,13 @@ from trovemq_broker.replication.election_actions import (
     Release,
 )
 from trovemq_broker.replication.election_lease import OwnLease
+from trovemq_broker.replication.election_members import MemberChange, members_changed
 from trovemq_broker.replication.election_records import (
     CONFIG,
     LOCK,
     STATE,
     SWITCH,
     GroupConfig,
-    GroupState,
     LeaderLock,
     SwitchWanted,
     to_bytes,
@@ -40,8 +39,6 @@ from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, 
 
 FLOOR_MS: Final = 10_000
 """So often the commit is written into the state, if nothing else is."""
-
-ConfigChange: TypeAlias = Callable[[GroupConfig, GroupState], GroupConfig]
 
 
 class WantedSwap(NamedTuple):
@@ -68,7 +65,7 @@ class Leadership:
         self.switch: SwitchOver | None = None
         self.problem = ""
         self._wanted: InSyncSet | None = None
-        self._change: ConfigChange | None = None
+        self._change: MemberChange | None = None
         self._floor_ms: NowMs = now_ms + FLOOR_MS
         self._switch_answered: Revision = 0
         """The key `switch` of that revision is to be deleted: it was refused, or abandoned."""
@@ -100,11 +97,11 @@ class Leadership:
         if in_sync.epoch == self.epoch:
             self._wanted = in_sync
 
-    def change_config(self, change: ConfigChange, view: View) -> None:
+    def change_members(self, change: MemberChange, view: View) -> None:
         """ValueError: refused, or another change is under way."""
         if self._change is not None:
             raise ValueError("another change of the members is under way")
-        change(view.config, view.state)
+        members_changed(view.config, view.state, change)
         self._change = change
 
     def begin_switch(self, target: Node, key: Revision, now_ms: NowMs) -> list[ElectionAction]:
@@ -176,13 +173,7 @@ class Leadership:
         if change is None:
             return None
         try:
-            changed = change(view.config, view.state)
-            copies, voters = view.state.in_sync, changed.listed.places
-            if gone := [one.node for one in copies if one.node not in voters]:
-                raise ValueError(f"{gone} came into the in-sync set meanwhile")
-            if len(copies) < changed.in_sync_min and changed.in_sync_min > view.config.in_sync_min:
-                raise ValueError(f"{len(copies)} copies are in sync, fewer than {changed.in_sync_min}")
-            return changed
+            return members_changed(view.config, view.state, change)
         except ValueError as error:
             self.problem = f"the change of the members was refused: {error}"
             return None

@@ -6,14 +6,18 @@ the in-sync set compares `config`, so no set of a former list is written after i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from trovemq_broker.replication.election_records import GroupConfig, GroupState
-from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node
+from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet
 from trovemq_broker.replication.members import MemberChanges
-from trovemq_store.replica.membership import Member
+from trovemq_store.replica.membership import Members
+
+MemberChange: TypeAlias = Callable[[MemberChanges], Members]
+"""One of the changes of MemberChanges. It is made again on the list that is there when it is written."""
 
 
 def founded(config: GroupConfig, me: Identity, epoch: Epoch, version: int) -> GroupState:
@@ -36,39 +40,12 @@ def recovered(config: GroupConfig, me: Identity, epoch: Epoch, in_sync: InSyncSe
     return GroupState(epoch=epoch, leader=me.node, version=version, in_sync=copies, reason=reason)
 
 
-def with_node(config: GroupConfig, state: GroupState, member: Member) -> GroupConfig:
-    """The node is a learner. ValueError: the change is refused; the text says why. So do all."""
-    return replace(config, listed=_changes(config, state).add(member))
-
-
-def with_voter(config: GroupConfig, state: GroupState, node: Node, store_id: str) -> GroupConfig:
-    """The learner has all that is committed, and may come into the set."""
-    return replace(config, listed=_changes(config, state).make_voter(node, store_id))
-
-
-def without_node(
-    config: GroupConfig,
-    state: GroupState,
-    node: Node,
-    store_ids: Collection[str],
-    counted: Collection[Identity],
-) -> GroupConfig:
-    """`store_ids`: of its stores, which never return. `counted`: the copies that a commit waits for."""
-    removed = _changes(config, state).remove(node, store_ids, {*counted, *state.in_sync})
-    return replace(config, listed=removed)
-
-
-def with_in_sync_min(config: GroupConfig, state: GroupState, in_sync_min: int) -> GroupConfig:
-    """It is raised only while the set has as many copies."""
-    if in_sync_min > len(state.in_sync):
-        raise ValueError(f"{len(state.in_sync)} copies are in sync, fewer than {in_sync_min}")
-    listed = replace(config.listed, version=config.listed.version + 1)
-    return replace(config, in_sync_min=in_sync_min, listed=listed)
-
-
-def _changes(config: GroupConfig, state: GroupState) -> MemberChanges:
-    """For one change. The list counts: it is in the coordinator."""
-    epoch = state.epoch
-    changes = MemberChanges(config.listed, epoch, state.leader, in_sync_min=config.in_sync_min)
+def members_changed(config: GroupConfig, state: GroupState, change: MemberChange) -> GroupConfig:
+    """With one change by the rules of members.py. The list before it counts: it is in the coordinator.
+    ValueError: the change is refused; the text says why."""
+    changes = MemberChanges(config.listed, state.epoch, state.leader)
     changes.counts = True
-    return changes
+    listed = change(changes)
+    if gone := sorted(one.node for one in state.in_sync if one.node not in listed.places):
+        raise ValueError(f"{', '.join(gone)} of the in-sync set would be no voter: stop it, and wait")
+    return replace(config, listed=listed)

@@ -37,11 +37,10 @@ class MemberChanges:
     not have counted before, so it has to be stored by the copies again, as this epoch's first version: a copy
     may have a later list of the leader before, which counts for nothing."""
 
-    def __init__(self, stored: Members, epoch: Epoch, me: Node, *, in_sync_min: int) -> None:
+    def __init__(self, stored: Members, epoch: Epoch, me: Node) -> None:
         assert me in stored.places, "a voter leads"
         self._epoch: Final = epoch
         self._me: Final = me
-        self._in_sync_min: Final = in_sync_min
         self.newest = replace(stored, version=max(stored.version, epoch * CHANGES_MAX))
         """That followers are to store."""
         self.counts = False
@@ -84,13 +83,18 @@ class MemberChanges:
         if any(one.node == node for one in counted):
             raise ValueError(f"node {node} is in the in-sync set, and has to be out of it first")
         nodes = tuple(one for one in self.newest.nodes if one.node != node)
-        voters = sum(one.is_voter for one in nodes)
-        if voters < self._in_sync_min:
-            raise ValueError(f"{voters} voters are fewer than in_sync_min, {self._in_sync_min}")
         removed = (*self.newest.removed, *sorted(set(store_ids) - set(self.newest.removed)))
         if len(removed) > REMOVED_MAX:
             raise ValueError(f"{REMOVED_MAX} stores were removed, the most that a group remembers")
         return self._changed(nodes=nodes, removed=removed)
+
+    def take(self, written: Members) -> bool:
+        """A list that this leader has written to the coordinator, also without an answer. Whether it is
+        later."""
+        if written.version <= self.newest.version:
+            return False
+        self.newest, self.counts = written, False
+        return True
 
     def confirm(self, stored: Mapping[Identity, int], counted: Collection[Identity]) -> bool:
         """`stored`: versions of the lists that the copies have on disk, the leader's among them. Whether the

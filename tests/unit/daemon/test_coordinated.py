@@ -273,7 +273,7 @@ def test_a_follower_reads_etcd_after_it_refused_a_change_of_members(
         monkeypatch.setattr(coordinated, "boot_ms", lambda: int(loop.time() * 1_000) + 1_001_500)
         role.node.state.promised = 1 << 16
         with pytest.raises(TroveError, match="REPLICA_STATE_ILLEGAL"):
-            await follower.election.write_members(LISTED)
+            await follower.election.change_members(lambda changes: changes.remove("c", [], ()))
         state = from_bytes(STATE, coordinator.values[STATE].value, GroupState)
         later = GroupState(epoch=2 << 16, leader="a", version=state.version + 1, in_sync=(A,))
         await write(coordinator, later)

@@ -182,7 +182,7 @@ async def test_a_leader_that_was_alone_in_the_set_leads_again() -> None:
 # --- changes of the members -------------------------------------------------------------------------------
 def after_changes() -> tuple[Members, Members]:
     """The lists of leader a without c, and then with aa as a voter."""
-    group = MemberChanges(ABC, 64, "a", in_sync_min=1)
+    group = MemberChanges(ABC, 64, "a")
     assert group.confirm({}, [])
     without_c = group.remove("c", ["s"], [])
     assert group.confirm({}, [])

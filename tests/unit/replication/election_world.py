@@ -13,12 +13,7 @@ from tests.unit.replication.model_etcd import Backup
 from trovemq_broker.coordination.coordinator import Delete, Put
 from trovemq_broker.replication.election import Election
 from trovemq_broker.replication.election_actions import ElectionAction
-from trovemq_broker.replication.election_members import (
-    recovered,
-    with_node,
-    with_voter,
-    without_node,
-)
+from trovemq_broker.replication.election_members import recovered
 from trovemq_broker.replication.election_records import (
     CONFIG,
     PAUSE,
@@ -30,7 +25,8 @@ from trovemq_broker.replication.election_records import (
     from_bytes,
     to_bytes,
 )
-from trovemq_store.replica.membership import Member
+from trovemq_broker.replication.members import MemberChanges
+from trovemq_store.replica.membership import Member, Members
 
 SERVES_MS: Final = 15_000
 
@@ -160,16 +156,19 @@ class ElectionWorld(ElectedGroup):
         member = config.member(other.name)
         counted = core.in_sync.counted
 
-        def change(now: GroupConfig, state: GroupState) -> GroupConfig:
+        if member is not None and member.is_voter and len(config.listed.places) <= self.in_sync_min:
+            return
+
+        def change(changes: MemberChanges) -> Members:
             if member is None:
-                return with_node(now, state, Member(other.name, f"{other.name}:1", f"{other.name}:2", False))
+                return changes.add(Member(other.name, f"{other.name}:1", f"{other.name}:2"))
             if not member.is_voter:
-                return with_voter(now, state, other.name, identity.store_id)
-            return without_node(now, state, other.name, [identity.store_id], counted)
+                return changes.make_voter(other.name, identity.store_id)
+            return changes.remove(other.name, [identity.store_id], counted)
 
         def give(election: Election, now_ms: int) -> list[ElectionAction]:
             try:
-                return election.change_config(change, now_ms)
+                return election.change_members(change, now_ms)
             except ValueError:
                 return []
 

@@ -487,7 +487,7 @@ class World(MembersWorld):
         leader = self.nodes[name]
         leader.lists = {}
         leader_epoch = epoch_of_leader(epoch, name, newest.places)
-        leader.changes = MemberChanges(newest, leader_epoch, name, in_sync_min=self.in_sync_min)
+        leader.changes = MemberChanges(newest, leader_epoch, name)
         self._store_members(leader, leader.changes.newest)
         self._begin_leadership(leader, leader_epoch)
         return True

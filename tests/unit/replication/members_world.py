@@ -102,7 +102,7 @@ class MembersWorld:
             member = changes.newest.member(node.name)
             if member is not None and not member.is_voter:
                 changes.make_voter(node.name, node.identity.store_id)
-            elif member is not None:
+            elif member is not None and len(changes.newest.places) > self.in_sync_min:
                 changes.remove(node.name, [node.identity.store_id], core.in_sync.counted)
             elif node.identity.store_id in changes.newest.removed:
                 if changes.counts:  # before, another leader may be chosen by the list that has the node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.replication.one_node import (
     A,
@@ -19,12 +18,6 @@ from tests.unit.replication.one_node import (
 )
 from trovemq_broker.coordination.coordinator import Put
 from trovemq_broker.replication import election_actions as actions
-from trovemq_broker.replication.election_members import (
-    with_in_sync_min,
-    with_node,
-    with_voter,
-    without_node,
-)
 from trovemq_broker.replication.election_records import (
     CONFIG,
     LOCK,
@@ -33,7 +26,12 @@ from trovemq_broker.replication.election_records import (
     SwitchWanted,
     to_bytes,
 )
-from trovemq_store.replica.membership import Member
+from trovemq_broker.replication.members import MemberChanges
+from trovemq_store.replica.membership import Member, Members
+
+
+def without_c(changes: MemberChanges) -> Members:
+    return changes.remove("c", ["c-0"], ())
 
 
 # --- a planned switch-over ---------------------------------------------------------------------
@@ -120,45 +118,48 @@ def test_members_change_one_at_a_time_by_compare_and_swap() -> None:
     node = leading()
     now_ms, election = node.now_ms, node.election
     new = Member("d", "d:1", "d:2", False)
-    node.run(election.change_config(lambda config, state: with_node(config, state, new), now_ms))
+    node.run(election.change_members(lambda changes: changes.add(new), now_ms))
     assert node.last(actions.Regroup).config == config_at(node.etcd)
-    node.run(election.change_config(lambda config, state: with_voter(config, state, "d", "d-0"), now_ms))
+    node.run(election.change_members(lambda changes: changes.make_voter("d", "d-0"), now_ms))
     places = config_at(node.etcd).listed.places
     assert len({*places.values()}) == len(places) == 4
     with pytest.raises(ValueError, match="in-sync set"):
-        election.change_config(lambda config, state: without_node(config, state, "c", ["c-0"], ()), now_ms)
+        election.change_members(without_c, now_ms)
     node.run(election.in_sync_wanted(wanted(node, A, B), now_ms))
-    node.run(
-        election.change_config(lambda config, state: without_node(config, state, "c", ["c-0"], ()), now_ms)
-    )
+    node.run(election.change_members(without_c, now_ms))
     assert config_at(node.etcd).listed.removed == ("c-0",)
-    with pytest.raises(ValueError, match="fewer than 3"):
-        election.change_config(lambda config, state: with_in_sync_min(config, state, 3), now_ms)
-    node.run(election.change_config(lambda config, state: with_in_sync_min(config, state, 1), now_ms))
-    assert config_at(node.etcd).in_sync_min == 1
+
+
+def test_a_change_without_an_answer_was_replaced_by_the_next_one() -> None:
+    """c was removed; the answer was lost. The next list had c again, with the same version."""
+    node = leading(etcd_of(in_sync=(A, B)))
+    node.lost = {actions.Swap}
+    node.run(node.election.change_members(without_c, node.now_ms))
+    node.lost = set()
+    node.after(2_000)
+    new = Member("d", "d:1", "d:2", False)
+    node.run(node.election.change_members(lambda changes: changes.add(new), node.now_ms))
+    listed = config_at(node.etcd).listed
+    assert [one.node for one in listed.nodes] == ["a", "b", "d"]
+    assert listed.removed == ("c-0",)
 
 
 def test_a_member_that_came_into_the_set_meanwhile_was_removed() -> None:
     node = leading(etcd_of(in_sync=(A, B)))
     now_ms, listed = node.now_ms, config_at(node.etcd).listed
-    without = replace(listed, version=2, nodes=listed.nodes[:2])
     node.away = {actions.Swap}
     node.run(node.election.in_sync_wanted(wanted(node, A, B, C), now_ms))
-    node.run(node.election.change_config(lambda config, _: replace(config, listed=without), now_ms))
+    node.run(node.election.change_members(without_c, now_ms))
     node.away = set()
     node.after(2_000)
     assert state_of(node.etcd).in_sync == (A, B, C)
     assert config_at(node.etcd).listed == listed
-    assert "meanwhile" in node.election.problem
+    assert "refused" in node.election.problem
 
 
 def test_a_set_with_a_removed_member_is_never_written() -> None:
     node = leading(etcd_of(in_sync=(A, B)))
-    node.run(
-        node.election.change_config(
-            lambda config, state: without_node(config, state, "c", ["c-0"], ()), node.now_ms
-        )
-    )
+    node.run(node.election.change_members(without_c, node.now_ms))
     node.run(node.election.in_sync_wanted(wanted(node, A, B, C), node.now_ms))
     node.after(2_000)
     assert state_of(node.etcd).in_sync == (A, B)

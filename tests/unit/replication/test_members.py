@@ -23,9 +23,9 @@ D = Identity("d", "store of d", 0)
 ABC = members_of("abc")
 
 
-def changes(stored: Members = ABC, epoch: int = 9, in_sync_min: int = 2) -> MemberChanges:
+def changes(stored: Members = ABC, epoch: int = 9) -> MemberChanges:
     """Of leader a, whose list counts."""
-    found = MemberChanges(stored, epoch, "a", in_sync_min=in_sync_min)
+    found = MemberChanges(stored, epoch, "a")
     count(found)
     return found
 
@@ -58,7 +58,7 @@ def test_one_change_begins_when_the_one_before_counts() -> None:
 
 
 def test_a_new_leader_counts_the_list_again() -> None:
-    group = MemberChanges(changes().add(member_of("d")), 16, "a", in_sync_min=2)
+    group = MemberChanges(changes().add(member_of("d")), 16, "a")
     with pytest.raises(ValueError, match="not stored by all copies yet"):
         group.make_voter("d", "store of d")
     count(group)
@@ -68,7 +68,7 @@ def test_a_new_leader_counts_the_list_again() -> None:
 def test_a_list_that_never_counted_blocked_every_later_change() -> None:
     """C has stored a list of the leader before, which no promise had: it took no lower version than that."""
     unheard = changes().add(member_of("d"))
-    group = MemberChanges(ABC, 16, "a", in_sync_min=2)
+    group = MemberChanges(ABC, 16, "a")
     assert group.newest.version > unheard.version
     assert (group.newest.nodes, group.counts) == (ABC.nodes, False)
     assert not group.confirm({A: group.newest.version, C: unheard.version}, [A, C])
@@ -96,15 +96,13 @@ def test_a_change_that_is_not_safe_is_refused(change: Callable[[MemberChanges], 
 def test_the_limits_of_nodes_voters_and_removed_stores() -> None:
     with pytest.raises(ValueError, match="the most that it may have"):
         changes(members_of("abcdefg")).add(member_of("h"))
-    with pytest.raises(ValueError, match="fewer than in_sync_min"):
-        changes(in_sync_min=3).remove("c", [], [A, B])
     with pytest.raises(ValueError, match="the most that a group remembers"):
         changes().remove("c", [str(number) for number in range(REMOVED_MAX + 1)], [A, B])
 
 
 def test_versions_rise_over_leaderships() -> None:
     first = changes().add(member_of("d"))
-    second = MemberChanges(first, 10, "b", in_sync_min=2)
+    second = MemberChanges(first, 10, "b")
     count(second)
     third = second.remove("d", [D.store_id], [A, B])
     assert ABC.version < first.version < third.version

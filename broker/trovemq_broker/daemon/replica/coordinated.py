@@ -12,8 +12,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from trovemq_broker.coordination.coordinator import Coordinator, Delete, LeaseId, Put, Revision
 from trovemq_broker.daemon.replica.election_figures import ElectionFigures
 from trovemq_broker.daemon.replica.election_group import ElectionGroup
@@ -41,8 +39,10 @@ from trovemq_broker.replication.election_actions import (
     Unfollow,
     Watch,
 )
+from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.election_records import PAUSE
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, NowMs
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.status import Promoted
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.clocks import boot_ms
@@ -82,7 +82,6 @@ class Coordinated:
         """That this node has, or is to take."""
         self._leader: tuple[Node, Epoch] | None = None
         self._listed: Members | None = None
-        """That etcd has, as far as this leader knows."""
         self._regrouped = asyncio.Event()
         self._is_probing = False
 
@@ -157,23 +156,32 @@ class Coordinated:
         if (election := self._election) is not None:
             self._give(lambda now: election.in_sync_wanted(in_sync, now))
 
-    async def write_members(self, listed: Members) -> None:
+    @property
+    def listed(self) -> Members | None:
+        return self._listed
+
+    async def change_members(self, change: MemberChange) -> Members:
         if (election := self._election) is None:
             raise not_leader("this node does not lead")
+        made: list[Members] = []
+
+        def noted(changes: MemberChanges) -> Members:
+            made.append(change(changes))
+            return made[-1]
+
         self._regrouped.clear()
         try:
-            self._give(
-                lambda now: election.change_config(lambda config, _: replace(config, listed=listed), now)
-            )
+            self._give(lambda now: election.change_members(noted, now))
             async with asyncio.timeout(MEMBERS_S):
-                while self._listed != listed:
+                while self._listed != made[-1]:
                     await self._regrouped.wait()
                     self._regrouped.clear()
         except ValueError as error:
             raise illegal(str(error)) from None
         except TimeoutError:
-            text = f"etcd did not take version {listed.version} of the members in {MEMBERS_S:.0f} s"
+            text = f"etcd did not take version {made[-1].version} of the members in {MEMBERS_S:.0f} s"
             raise TroveError(errors.COORDINATION_UNAVAILABLE, text) from None
+        return made[-1]
 
     def held(self) -> None:
         if (election := self._election) is not None:

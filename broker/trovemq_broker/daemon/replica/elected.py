@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Node
 from trovemq_store.replica.membership import Members
 
@@ -32,9 +33,13 @@ class Elected(Protocol):
     def in_sync_wanted(self, in_sync: InSyncSet) -> None:
         """The leader proposes that set. Role.confirm() is the answer."""
 
-    async def write_members(self, listed: Members) -> None:
-        """A later list of members, at its leader. TroveError REPLICA_STATE_ILLEGAL, COORDINATION_UNAVAILABLE:
-        it may be written later."""
+    @property
+    def listed(self) -> Members | None:
+        """The newest list of members that this leader has written; None: it has written none."""
+
+    async def change_members(self, change: MemberChange) -> Members:
+        """Writes a later list of members, at its leader. TroveError REPLICA_STATE_ILLEGAL,
+        COORDINATION_UNAVAILABLE: it may be written later."""
 
     def held(self) -> None:
         """The target of Role.hold() has all of the log, and nothing is appended."""

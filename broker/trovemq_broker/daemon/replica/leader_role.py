@@ -114,7 +114,7 @@ class LeaderRole:
             self._leadership.epoch,
             self._group(place),
             lambda: self._finding.statuses,
-            None if self._election is None else self._election.write_members,
+            self._election,
         )
         self._streams = streams = LeaderStreams(
             members.settings(),

@@ -11,15 +11,17 @@ stored it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from trovemq_broker.daemon.replica.elected import Elected
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import illegal
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
+from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.frames import Epoch, Identity, Node
 from trovemq_broker.replication.leader import GroupSettings
 from trovemq_broker.replication.members import MemberChanges
@@ -46,18 +48,18 @@ class GroupMembers:
         epoch: Epoch,
         group: GroupSettings,
         statuses: Callable[[], Mapping[Node, NodeStatus]],
-        write: Callable[[Members], Awaitable[None]] | None = None,
+        election: Elected | None = None,
     ) -> None:
-        """`write`: writes a later list where an election looks for it, before any node stores it."""
+        """`election`: makes each change where it looks for the members, before any node stores the list."""
         self._node = node
-        self._write = write
+        self._election = election
         self._calls = calls
         self._streams = streams
         self._epoch: Final = epoch
         self._group = group
         self._statuses = statuses
         place = node.place
-        self._changes: Final = MemberChanges(place.listed, epoch, place.node, in_sync_min=1)
+        self._changes: Final = MemberChanges(place.listed, epoch, place.node)
         self._stored: dict[Identity, int] = {}
         self._one_change = asyncio.Lock()
         self._joining: set[Node] = set()
@@ -67,6 +69,7 @@ class GroupMembers:
         """Until it is cancelled. StorageError."""
         while True:
             async with self._one_change:
+                await self._take_written()
                 await (self._make_voters() if self.counts else self._offer())
             await asyncio.sleep(POLL_S)
 
@@ -91,7 +94,7 @@ class GroupMembers:
             if known is None:
                 await self._check_is_new(member)
                 await self._until_it_counts()
-                await self._change(partial(self._changes.add, member))
+                await self._change(lambda changes: changes.add(member))
             if member.is_voter:
                 self._joining.add(member.node)
             await self._until_it_counts()
@@ -108,8 +111,8 @@ class GroupMembers:
                 raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {place.group}")
             await self._until_it_counts()
             self._joining.discard(node)
-            change = partial(self._changes.remove, node, self._stores_of(node), self._counted_without(node))
-            await self._change(change)
+            stores, counted = self._stores_of(node), self._counted_without(node)
+            await self._change(lambda changes: changes.remove(node, stores, counted))
             await self._until_it_counts()
 
     async def _check_is_new(self, member: Member) -> None:
@@ -144,21 +147,25 @@ class GroupMembers:
         return frozenset(one for one in counted if one.node != node)
 
     # --- changes ----------------------------------------------------------------------------------------
-    async def _change(self, change: Callable[[], Members]) -> None:
-        """One later list. TroveError REPLICA_STATE_ILLEGAL."""
-        former = self._changes.newest
-        try:
-            change()
-        except ValueError as error:
-            raise illegal(str(error)) from None
-        if self._write is not None:
+    async def _change(self, change: MemberChange) -> None:
+        """One later list. TroveError REPLICA_STATE_ILLEGAL; COORDINATION_UNAVAILABLE: it may be written
+        later, and run() takes it then."""
+        if self._election is not None:
+            self._changes.take(await self._election.change_members(change))
+        else:
             try:
-                await self._write(self._changes.newest)
-            except BaseException:
-                self._changes.newest, self._changes.counts = former, True
-                raise
+                change(self._changes)
+            except ValueError as error:
+                raise illegal(str(error)) from None
         await self._store()
         self._streams().regroup(self.settings())
+
+    async def _take_written(self) -> None:
+        """A list whose change got no answer in time, and was written all the same."""
+        written = None if self._election is None else self._election.listed
+        if written is not None and self._changes.take(written):
+            await self._store()
+            self._streams().regroup(self.settings())
 
     async def _store(self) -> None:
         """StorageError: the list does not count, because this node has not stored it; run() tries again."""
@@ -223,7 +230,7 @@ class GroupMembers:
             self._joining.discard(node)
             return
         try:
-            await self._change(partial(self._changes.make_voter, node, identity.store_id))
+            await self._change(lambda changes: changes.make_voter(node, identity.store_id))
         except TroveError as error:
             get_logger().warning("replica.voter_waits", node=node, message=str(error))
             return
