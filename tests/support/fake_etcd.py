@@ -41,6 +41,8 @@ class FakeEtcd:
                     "LeaseRevoke": (pb.LeaseRevokeRequest, self._revoke),
                 },
             ),
+            ("Cluster", {"MemberList": (pb.MemberListRequest, self._members)}),
+            ("Maintenance", {"Status": (pb.StatusRequest, self._status)}),
             ("Auth", {"Authenticate": (pb.AuthenticateRequest, self._authenticate)}),
         ):
             handlers = {
@@ -88,6 +90,12 @@ class FakeEtcd:
 
     def _header(self) -> pb.ResponseHeader:
         return pb.ResponseHeader(cluster_id=self.cluster, member_id=1, revision=self.revision, raft_term=2)
+
+    async def _members(self, _request: pb.MemberListRequest, _context: Any) -> pb.MemberListResponse:
+        return pb.MemberListResponse(members=[pb.Member(ID=1, name="one")])
+
+    async def _status(self, _request: pb.StatusRequest, _context: Any) -> pb.StatusResponse:
+        return pb.StatusResponse(version="3.5.0")
 
     async def _range(self, request: pb.RangeRequest, _context: Any) -> pb.RangeResponse:
         return self._found(request)

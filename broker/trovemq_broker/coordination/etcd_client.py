@@ -49,6 +49,8 @@ GRANT: Final = Rpc("grant", "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRespo
 REVOKE: Final = Rpc("revoke", "/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse)
 KEEP_ALIVE: Final = Rpc("keep_alive", "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
 AUTHENTICATE: Final = Rpc("authenticate", "/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse)
+MEMBERS: Final = Rpc("members", "/etcdserverpb.Cluster/MemberList", pb.MemberListResponse)
+STATUS: Final = Rpc("status", "/etcdserverpb.Maintenance/Status", pb.StatusResponse)
 _WITH_LEADER: Final = (("hasleader", "true"),)
 """Ends a stream at a member of etcd that has lost the others."""
 

@@ -1,23 +1,28 @@
-"""Changes of a group's members with a coordinator: one node at a time, by the rules of members.py.
+"""The values of a group with a coordinator that no election writes: the first ones, and changes of members.
 
-A change is one compare-and-swap of `config` and of `state`: it counts when it is done. Each later change of
-the in-sync set compares `config`, so no set of a former list is written after it.
+Members change one node at a time, by the rules of members.py. A change is one compare-and-swap of
+`config` and of `state`: it counts when it is done. Each later change of the in-sync set compares `config`, so
+no set of a former list is written after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from trovemq_broker.replication.election_records import GroupConfig, GroupState
-from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet
+from trovemq_broker.replication.election_actions import OwnLog
+from trovemq_broker.replication.election_records import GroupConfig, GroupState, NodeRecord
+from trovemq_broker.replication.election_view import View, counted_end, not_electable
+from trovemq_broker.replication.frames import Epoch, Identity
 from trovemq_broker.replication.members import MemberChanges
+from trovemq_broker.replication.promotion import EPOCH_STEP
 from trovemq_store.replica.membership import Members
 
 MemberChange: TypeAlias = Callable[[MemberChanges], Members]
 """One of the changes of MemberChanges. It is made again on the list that is there when it is written."""
+NO_RECORD: Final = NodeRecord(node="-", store_id="-", incarnation=0)
 
 
 def founded(config: GroupConfig, me: Identity, epoch: Epoch, version: int) -> GroupState:
@@ -29,15 +34,60 @@ def founded(config: GroupConfig, me: Identity, epoch: Epoch, version: int) -> Gr
     )
 
 
-def recovered(config: GroupConfig, me: Identity, epoch: Epoch, in_sync: InSyncSet, reason: str) -> GroupState:
-    """The state on a new coordinator, after the old one is lost for ever, or was restored. `epoch`: the
-    highest that any node has promised. `in_sync`: the newest set that any node has stored: each of its copies
-    has all that is committed. `me`: that is to lead, one of them; another one only where an operator accepts
-    the loss, and then it is alone in the set."""
+def recovered(
+    config: GroupConfig, me: Identity, epoch: Epoch, version: int, copies: Collection[Identity], reason: str
+) -> GroupState:
+    """The state on a new coordinator, after the old one is lost for ever. `epoch`: that enough nodes have
+    promised; `version`: above all that are known; `copies`: each has all that is committed
+    (promotion.longest). `me`: that is to lead, one of them."""
     assert config.member(me.node) is not None, "a member leads"
-    copies = tuple(sorted(in_sync.copies)) if me in in_sync.copies else (me,)
-    version = in_sync.version + 1
-    return GroupState(epoch=epoch, leader=me.node, version=version, in_sync=copies, reason=reason)
+    assert me in copies, "it has all that is committed"
+    in_sync = tuple(sorted(copies))
+    return GroupState(epoch=epoch, leader=me.node, version=version, in_sync=in_sync, reason=reason)
+
+
+def unclean(
+    view: View,
+    me: Identity,
+    own: OwnLog,
+    promised: Epoch,
+    *,
+    others: Mapping[Identity, int],
+    accept_loss: int,
+    reason: str,
+) -> GroupState:
+    """The state in which this copy, which is not in sync, is the whole in-sync set. `others`: the ends of the
+    other nodes' logs, of those that answer. ValueError: an in-sync copy may still lead, or more would be lost
+    than an operator accepts; the text says which."""
+    state, member = view.state, view.config.member(me.node)
+    if member is None or not member.is_voter:
+        raise ValueError(f"node {me.node} is not a voter of the group")
+    if not not_electable(view, me, own):
+        raise ValueError(f"node {me.node} is in sync: it is elected without a command")
+    if view.lock is not None:
+        raise ValueError(f"node {view.lock.node} leads, or did until a moment ago: wait for its lease to end")
+    records = {one.identity: one.held for one in view.nodes.values() if one is not None}
+    unread = [one for one in state.in_sync if view.nodes.get(one.node, NO_RECORD) is None]
+    if here := sorted(one.node for one in {*records, *others, *unread}.intersection(state.in_sync)):
+        raise ValueError(f"{', '.join(here)} of the in-sync set is there, and will lead")
+    end = counted_end(own, is_sync=view.config.is_sync)
+    lost = max(1, max((state.commit_floor, *records.values(), *others.values())) - end)
+    if lost > accept_loss:
+        raise ValueError(
+            f"at least {lost} bytes of the log would be lost, with all that was acknowledged in the last 10 s"
+            f" before the in-sync copies were, and {accept_loss} are accepted: start one of"
+            f" {', '.join(one.node for one in state.in_sync)}, elect one that has more, or accept it"
+        )
+    highest = max(state.epoch, promised, own.last_epoch)
+    return GroupState(
+        epoch=(highest // EPOCH_STEP + 1) * EPOCH_STEP,
+        leader=me.node,
+        version=state.version + 1,
+        in_sync=(me,),
+        commit_floor=end,
+        former=state.leader,
+        reason=reason,
+    )
 
 
 def members_changed(config: GroupConfig, state: GroupState, change: MemberChange) -> GroupConfig:

@@ -139,6 +139,10 @@ class NodeRecord(_Value, frozen=True, kw_only=True):
         _check_names(self.node, self.store_id)
         _check_range("held", self.held, 0, OFFSET_MAX)
 
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.node, self.store_id, self.incarnation)
+
 
 class SwitchWanted(_Value, frozen=True, kw_only=True):
     """`by`: who asked for it, for the log. `resigned`: the leader of that epoch has given its lock up for the

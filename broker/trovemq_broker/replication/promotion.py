@@ -90,6 +90,42 @@ def choose(
     return max(able, key=lambda one: (one.epochs.last, one.end, one.identity)).identity.node
 
 
+def longest(
+    answers: Sequence[Promised],
+    epoch: Epoch,
+    *,
+    voters: Collection[Node],
+    in_sync_min: int,
+    stores: Mapping[Node, str],
+) -> frozenset[Identity]:
+    """The copies with the longest log, where the newest in-sync set may be known to no node that answers: it
+    was at a coordinator that is lost. The arguments are those of choose().
+
+    Any set had `in_sync_min` voters, so one of those that promised, and that one has all that is committed.
+    A log whose newest epoch is the same or a later one, and that is as long, has it, too: each leader of a
+    later epoch had it. A store or, with async flush, a run that is not the listed one may have lost its end.
+
+    TroveError NOT_ENOUGH_REPLICAS.
+    """
+    sets = [one.in_sync for one in answers if one.in_sync is not None]
+    newest = max(sets, key=lambda one: one[:2], default=InSyncSet(0, 0, frozenset()))
+    replaced = {one.node for one in newest.copies} - {
+        one.identity.node for one in answers if one.identity in newest.copies
+    }
+    counted = [
+        one
+        for one in answers
+        if one.promised == epoch and _has_state(one, stores)
+        if one.identity.node in voters and one.identity.node not in replaced
+    ]
+    if len(counted) < (enough := needed(len(voters), in_sync_min)):
+        text = f"{len(counted)} of {enough} nodes that still have their log have promised epoch {epoch}"
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
+    ends = {one.identity: (one.epochs.last, one.end) for one in counted}
+    last = max(ends.values())
+    return frozenset(one for one, end in ends.items() if end == last)
+
+
 def _place(node: Node, voters: Sequence[Node] | Mapping[Node, int]) -> int:
     return voters[node] if isinstance(voters, Mapping) else sorted(voters).index(node)
 

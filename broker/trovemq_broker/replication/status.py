@@ -10,6 +10,11 @@ from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, 
 from trovemq_store.replica.membership import Member, Members
 
 NO_MEMBERS: Final = Members(version=0)
+RECOVER: Final = "recover"
+"""The group's keys are written again, in an etcd that has none of them."""
+UNCLEAN: Final = "unclean"
+"""A copy that is not in sync leads, because none that is can come back."""
+PROMOTIONS: Final = ("", RECOVER, UNCLEAN)
 
 
 class Role(Enum):
@@ -39,7 +44,7 @@ class NodeStatus:
     `in_sync`: that it has stored. `in_sync_min`: of the group, also while it has fewer voters; a node that
     joins takes it over. `lag_ms`: of a follower's readers (ReadLag). `problem`: empty if there is none.
     `lease_left_ms`: of a leader that was elected. `cannot_lead`: why it must not be chosen as the leader;
-    empty: it may."""
+    empty: it may. `clock_ms`: the node's time. `etcd_problem`: why etcd does not answer this node."""
 
     group: str
     node: Node
@@ -66,6 +71,11 @@ class NodeStatus:
     coordination: str = "manual"
     lease_left_ms: int = 0
     cannot_lead: str = ""
+    clock_ms: int = 0
+    sealing_key_id: str = ""
+    etcd_members: int = 0
+    etcd_version: str = ""
+    etcd_problem: str = ""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -95,10 +105,11 @@ class MembersChange:
 @dataclass(frozen=True, slots=True)
 class PromotionAsked:
     """By an operator. `fenced`: how the nodes that do not answer were stopped; empty: enough must answer.
-    `accept_loss`: bytes of their logs that may be lost."""
+    `accept_loss`: bytes of their logs that may be lost. `how`: one of PROMOTIONS."""
 
     fenced: str = ""
     accept_loss: int = 0
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)

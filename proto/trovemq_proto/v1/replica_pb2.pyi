@@ -55,7 +55,7 @@ class ReplicaCopy(_message.Message):
     def __init__(self, node: _Optional[str] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., lag_ms: _Optional[int] = ..., connected: _Optional[bool] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch", "lag_ms", "coordination", "lease_left_ms", "cannot_lead")
+    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch", "lag_ms", "coordination", "lease_left_ms", "clock_ms", "sealing_key_id", "etcd", "cannot_lead")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,9 @@ class ReplicaStatus(_message.Message):
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATION_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    SEALING_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    ETCD_FIELD_NUMBER: _ClassVar[int]
     CANNOT_LEAD_FIELD_NUMBER: _ClassVar[int]
     group: str
     node: str
@@ -109,8 +112,21 @@ class ReplicaStatus(_message.Message):
     lag_ms: int
     coordination: str
     lease_left_ms: int
+    clock_ms: int
+    sealing_key_id: str
+    etcd: EtcdHealth
     cannot_lead: str
-    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ..., lag_ms: _Optional[int] = ..., coordination: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., cannot_lead: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ..., lag_ms: _Optional[int] = ..., coordination: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., sealing_key_id: _Optional[str] = ..., etcd: _Optional[_Union[EtcdHealth, _Mapping]] = ..., cannot_lead: _Optional[str] = ...) -> None: ...
+
+class EtcdHealth(_message.Message):
+    __slots__ = ("members", "version", "problem")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    members: int
+    version: str
+    problem: str
+    def __init__(self, members: _Optional[int] = ..., version: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class InitGroupRequest(_message.Message):
     __slots__ = ()
@@ -133,12 +149,14 @@ class RemoveNodeRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ...) -> None: ...
 
 class PromoteRequest(_message.Message):
-    __slots__ = ("fenced", "accept_loss")
+    __slots__ = ("fenced", "accept_loss", "how")
     FENCED_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_LOSS_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
     fenced: str
     accept_loss: int
-    def __init__(self, fenced: _Optional[str] = ..., accept_loss: _Optional[int] = ...) -> None: ...
+    how: str
+    def __init__(self, fenced: _Optional[str] = ..., accept_loss: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
 class PromoteReply(_message.Message):
     __slots__ = ("epoch", "promised", "away", "cut_bytes")

@@ -17,6 +17,7 @@ from tests.unit.rpc.memory_rpc import run
 from trovemq_broker.coordination.coordinator import Compare, Delete, Put
 from trovemq_broker.coordination.etcd_client import EtcdAccess, EtcdClient
 from trovemq_broker.coordination.etcd_coordinator import EtcdCoordinator
+from trovemq_broker.coordination.etcd_health import EtcdHealth, HealthWatch
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
@@ -128,6 +129,23 @@ def test_the_next_endpoint_answers_where_the_first_one_has_ended() -> None:
         await here.coordinator.read()
         assert here.client.endpoint == f"127.0.0.1:{PORTS[1]}"
         assert here.calls.seen == [("range", True), ("range", False), ("range", True)]
+
+    in_world(program)
+
+
+def test_the_health_of_etcd_is_what_it_last_said() -> None:
+    async def program(here: World) -> None:
+        watch = HealthWatch(here.client)
+        assert watch.last.problem
+        await watch.look()
+        assert watch.last == EtcdHealth(1, "3.5.0", "")
+        for server in here.servers:
+            await server.stop(None)
+        for listener in here.listeners:
+            listener.close()
+        await watch.look()
+        assert watch.last.members == 0
+        assert "MemberList" in watch.last.problem
 
     in_world(program)
 

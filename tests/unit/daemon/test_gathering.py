@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, may_lead_alone
+from trovemq_broker.daemon.replica.gathering import Gathering, Leadership, Recovered, may_lead_alone
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
 from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.promotion import Promised
@@ -83,6 +83,17 @@ class Nodes:
 
     async def promise(self, member: Member, asked: PromiseAsked) -> Promised:
         return self.answer(member.node, asked.epoch)
+
+    async def recovered(self, own: NodeStatus, asked: PromotionAsked | None = None) -> Recovered:
+        """By an etcd that has nothing of the group."""
+        self.now[own.node] = own
+
+        async def promise_own(ask: PromiseAsked) -> Promised:
+            return self.answer(own.node, ask.epoch)
+
+        calls: Any = self
+        gathering = Gathering(place(own.node), own, calls, promise_own)
+        return await gathering.recover(asked or PromotionAsked(how="recover"), self.statuses)
 
     async def run(
         self, own: NodeStatus, asked: PromotionAsked | None = None, where: Membership | None = None
@@ -254,3 +265,46 @@ async def test_a_removed_node_or_store_gathered_promises() -> None:
     nodes = Nodes(status("c"))
     nodes.before[2] = lambda: nodes.change("c", listed=again, store_id="s of b")
     assert "1 of 2 nodes" in await nodes.refused(errors.NOT_ENOUGH_REPLICAS, status("b"))
+
+
+# --- in an etcd that has nothing of the group -----------------------------------------------------------
+def by_etcd(node: str, **changes: Any) -> NodeStatus:
+    return status(node, coordination="etcd", **changes)
+
+
+async def test_a_recovery_goes_by_the_longest_log_and_beyond_all_that_is_known() -> None:
+    found = await Nodes(by_etcd("c", promised=640)).recovered(by_etcd("b"))
+    assert {one.node for one in found.copies} == {"b", "c"}
+    assert (found.promoted.promised, found.promoted.away) == (("b", "c"), ("a",))
+    assert found.promoted.epoch > 640 + 64, "a may have promised a later one"
+    assert found.version > in_sync("abc").version + 1
+
+
+async def test_a_recovery_names_the_node_that_has_more() -> None:
+    nodes = Nodes(by_etcd("c", end=150))
+    with pytest.raises(TroveError, match="trovemq cluster recover c"):
+        await nodes.recovered(by_etcd("b"))
+    with pytest.raises(TroveError, match="at least 50 bytes"):
+        await nodes.recovered(by_etcd("b"), PromotionAsked("c burns", 49, "recover"))
+    found = await nodes.recovered(by_etcd("b"), PromotionAsked("c burns", 50, "recover"))
+    assert {one.node for one in found.copies} == {"b"}
+
+
+async def test_a_recovery_with_too_few_nodes_names_the_others() -> None:
+    with pytest.raises(TroveError, match=r"1 of 2 nodes .* start a, c") as refused:
+        await Nodes().recovered(by_etcd("b"))
+    assert refused.value.spec is errors.NOT_ENOUGH_REPLICAS
+
+
+async def test_a_node_with_another_etcd_forbids_a_recovery() -> None:
+    nodes = Nodes(by_etcd("a"), by_etcd("c"))
+
+    def refuses() -> None:
+        raise TroveError(errors.REPLICA_STATE_ILLEGAL, "its etcd has the group")
+
+    nodes.before[2] = refuses
+    nodes.before[5] = refuses
+    with pytest.raises(TroveError, match="its etcd has the group"):
+        await nodes.recovered(by_etcd("b"))
+    with pytest.raises(TroveError, match="a has another coordination"):
+        await Nodes(status("a"), by_etcd("c")).recovered(by_etcd("b"))

@@ -16,8 +16,10 @@ from trovemq_broker.daemon.replica import member_changes
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership
 from trovemq_broker.daemon.replica.member_changes import GroupMembers
+from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
 from trovemq_broker.replication.leader import CopyState, GroupSettings
+from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus, PromotionAsked, Role
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
@@ -281,6 +283,30 @@ async def test_a_store_of_unknown_id_that_was_in_a_set_never_votes() -> None:
     await world.members.add(FOUNDED.nodes[2])
     await world.poll()
     assert world.place.listed.places["c"] == 3, "not the place that its former list gives it"
+
+
+# --- with an election -----------------------------------------------------------------------------------
+async def test_a_list_that_was_written_without_an_answer_counts_all_the_same() -> None:
+    """The next change began from the list before, and gave another one the same version."""
+    world = World()
+    etcd = MemberChanges(FOUNDED, EPOCH, "a")
+    etcd.counts = True
+
+    class Election:
+        listed: Members | None = None
+
+        async def change_members(self, change: MemberChange) -> Members:
+            self.listed = change(etcd)
+            raise TroveError(errors.COORDINATION_UNAVAILABLE, "no answer")
+
+    election: Any = Election()
+    world.members._election = election
+    await refused(errors.COORDINATION_UNAVAILABLE, world.members.remove("c"))
+    assert world.place.voters == ["a", "b", "c"]
+    await world.members._take_written()
+    assert (world.place.voters, world.members.counts) == (["a", "b"], False)
+    await world.poll()
+    assert world.members.counts
 
 
 # --- beside a promotion ---------------------------------------------------------------------------------

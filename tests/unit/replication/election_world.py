@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -25,7 +26,10 @@ from trovemq_broker.replication.election_records import (
     from_bytes,
     to_bytes,
 )
+from trovemq_broker.replication.frames import Identity
 from trovemq_broker.replication.members import MemberChanges
+from trovemq_broker.replication.promotion import EPOCH_STEP, Promised, longest
+from trovemq_proto.errors import TroveError
 from trovemq_store.replica.membership import Member, Members
 
 SERVES_MS: Final = 15_000
@@ -72,7 +76,7 @@ class ElectionWorld(ElectedGroup):
         """With async flush a killed copy counts no more: as a lost one."""
         if self.is_sync:
             self.kill(name, power_cut=power_cut)
-        elif self.nodes[name].up and len(self.lost - {name}) + 1 <= self.in_sync_min - 1:
+        elif self.nodes[name].up and self._may_lose and len(self.lost - {name}) + 1 <= self.in_sync_min - 1:
             self.lost.add(name)
             self.kill(name, power_cut=power_cut)
 
@@ -103,7 +107,12 @@ class ElectionWorld(ElectedGroup):
         self._begin_election(node)
 
     def lose_disk(self, name: str) -> bool:
-        return self.nodes[name].identity in self.state.in_sync and super().lose_disk(name)
+        return self._may_lose and self.nodes[name].identity in self.state.in_sync and super().lose_disk(name)
+
+    @property
+    def _may_lose(self) -> bool:
+        """After a recovery the set may have fewer copies than its minimum, until others have come into it."""
+        return len(self.state.in_sync) >= self.in_sync_min
 
     def _new_disk(self, node: Node) -> None:
         super()._new_disk(node)
@@ -201,14 +210,14 @@ class ElectionWorld(ElectedGroup):
             node.paused_until = 0
             node.log.flushed = node.log.end
             self.kill(node.name)
-        sets = [node.state.in_sync for node in self.elected if node.state.in_sync is not None]
-        newest = max(sets, key=lambda one: (one.epoch, one.version))
-        able = [node for node in self.elected if node.identity in newest.copies]
-        leader = max(able, key=lambda one: (one.state.epochs.last, one.log.end, one.name))
         configs = [node.config for node in self.elected if node.config is not None]
         config = max(configs, key=lambda one: one.listed.version)
-        epoch = max(node.state.promised for node in self.elected)
-        state = recovered(config, leader.identity, epoch, newest, "recovered")
+        highest = max(node.state.promised for node in self.elected)
+        epoch = (highest // EPOCH_STEP + 1) * EPOCH_STEP
+        version = 1 + max(one.state.in_sync.version for one in self.elected if one.state.in_sync is not None)
+        copies = self._longest(config, epoch)
+        leader = self.nodes[self.random.choice(sorted(copies)).node]
+        state = recovered(config, leader.identity, epoch, version, copies, "recovered")
         self.etcd.has_quorum = True
         self.etcd.restore(Backup(1, {}))
         self.restores += 1
@@ -220,6 +229,27 @@ class ElectionWorld(ElectedGroup):
         for node in up:
             self._begin_again(node)
         self._check_copies()
+
+    def _longest(self, config: GroupConfig, epoch: int) -> frozenset[Identity]:
+        """By the promises of as many voters as are enough, or of some more."""
+        listed = config.listed
+        voters = [self.nodes[name] for name in sorted(listed.places)]
+        self.random.shuffle(voters)
+        answers: list[Promised] = []
+        for node in voters:
+            node.state.promised = epoch
+            answers.append(
+                Promised(node.identity, epoch, node.state.epochs, node.log.end, node.state.in_sync, listed)
+            )
+            with suppress(TroveError):
+                return longest(
+                    answers,
+                    epoch,
+                    voters=listed.places,
+                    in_sync_min=config.in_sync_needed,
+                    stores=listed.stores,
+                )
+        raise AssertionError("all voters together are enough")
 
     # --- the end ------------------------------------------------------------------------------------------
     def settle(self) -> Node | None:

@@ -275,9 +275,7 @@ def test_a_reading_that_is_older_than_this_node_s_log_is_refused() -> None:
 
 def test_after_a_recovery_the_named_node_leads_above_all_epochs() -> None:
     config = from_bytes(CONFIG, etcd_of().values[CONFIG].value, GroupConfig)
-    last = InSyncSet(6_400, 9, frozenset((A, B)))
-    assert recovered(config, C, 6_400, last, "a loss is accepted").in_sync == (C,)
-    state = recovered(config, B, 6_400, last, "etcd was lost")
+    state = recovered(config, B, 6_400, 10, (B, A), "etcd was lost")
     etcd = ModelEtcd()
     etcd.swap((), (Put(CONFIG, to_bytes(config)), Put(STATE, to_bytes(state))), 0)
     node = leading(etcd)

@@ -7,15 +7,15 @@ are carried out one after the other; a promise waits for the role whose store is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
 from trovemq_broker.coordination.coordinator import Coordinator, Delete, LeaseId, Put, Revision
 from trovemq_broker.daemon.replica.election_figures import ElectionFigures
-from trovemq_broker.daemon.replica.election_group import ElectionGroup
-from trovemq_broker.daemon.replica.gathering import Leadership
+from trovemq_broker.daemon.replica.election_group import ElectionGroup, own_log
+from trovemq_broker.daemon.replica.gathering import Gathering, Leadership
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.role import Role, illegal, not_leader
 from trovemq_broker.replica_streams.probes import refused
@@ -43,7 +43,7 @@ from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.election_records import PAUSE
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Node, NowMs
 from trovemq_broker.replication.members import MemberChanges
-from trovemq_broker.replication.status import Promoted
+from trovemq_broker.replication.status import NodeStatus, Promoted, PromotionAsked
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.logging import get_logger
@@ -183,6 +183,16 @@ class Coordinated:
             raise TroveError(errors.COORDINATION_UNAVAILABLE, text) from None
         return made[-1]
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether etcd has nothing of this node's group: it may be founded again there."""
+        return self._group.is_absent
+
+    async def promote(
+        self, asked: PromotionAsked, node: OpenNode, gathering: Gathering, statuses: Mapping[Node, NodeStatus]
+    ) -> Promoted:
+        return await self._group.promote(asked, node, gathering, statuses)
+
     def held(self) -> None:
         if (election := self._election) is not None:
             self._give(election.held)
@@ -254,16 +264,8 @@ class Coordinated:
         return actions
 
     def _own_log(self, node: OpenNode) -> OwnLog:
-        state, log = node.state, node.log
-        return OwnLog(
-            end=log.end,
-            flushed=log.flushed,
-            commit=state.commit,
-            last_epoch=state.epochs.last,
-            in_sync=state.in_sync,
-            reported_ms=self._reported_ms,
-            cannot_lead="" if self._role is None else self._role.cannot_lead,
-        )
+        cannot_lead = "" if self._role is None else self._role.cannot_lead
+        return own_log(node, self._reported_ms, cannot_lead)
 
     def _set_timer(self, election: Election) -> None:
         if self._timer is not None:

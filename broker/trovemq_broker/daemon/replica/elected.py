@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from trovemq_broker.daemon.replica.gathering import Gathering
+from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.replication.election_members import MemberChange
 from trovemq_broker.replication.frames import Epoch, InSyncSet, Node
+from trovemq_broker.replication.status import NodeStatus, Promoted, PromotionAsked
 from trovemq_store.replica.membership import Members
 
 
@@ -40,6 +44,12 @@ class Elected(Protocol):
     async def change_members(self, change: MemberChange) -> Members:
         """Writes a later list of members, at its leader. TroveError REPLICA_STATE_ILLEGAL,
         COORDINATION_UNAVAILABLE: it may be written later."""
+
+    async def promote(
+        self, asked: PromotionAsked, node: OpenNode, gathering: Gathering, statuses: Mapping[Node, NodeStatus]
+    ) -> Promoted:
+        """By an operator, at a follower: of a group that etcd has lost, or of a copy that is not in sync.
+        TroveError REPLICA_STATE_ILLEGAL, NOT_ENOUGH_REPLICAS, NOT_A_MEMBER, COORDINATION_UNAVAILABLE."""
 
     def held(self) -> None:
         """The target of Role.hold() has all of the log, and nothing is appended."""

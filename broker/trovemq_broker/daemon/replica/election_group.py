@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from trovemq_broker.coordination.coordinator import Compare, Coordinator, Put, Snapshot
+from trovemq_broker.coordination.coordinator import Compare, Coordinator, Delete, Put, Snapshot
+from trovemq_broker.daemon.replica.gathering import Gathering
 from trovemq_broker.daemon.replica.open_node import OpenNode
-from trovemq_broker.daemon.replica.role import Role
+from trovemq_broker.daemon.replica.role import ELECTED, Role, illegal
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.election import Election, ElectionSettings
 from trovemq_broker.replication.election_actions import OwnLog
-from trovemq_broker.replication.election_members import founded
+from trovemq_broker.replication.election_members import founded, recovered, unclean
 from trovemq_broker.replication.election_records import (
     CONFIG,
+    LOCK,
     STATE,
     GroupConfig,
     from_bytes,
     to_bytes,
 )
-from trovemq_broker.replication.frames import InSyncSet, Node, NowMs
+from trovemq_broker.replication.election_view import View, viewed
+from trovemq_broker.replication.frames import Identity, InSyncSet, Node, NowMs
+from trovemq_broker.replication.status import (
+    RECOVER,
+    UNCLEAN,
+    NodeStatus,
+    Promoted,
+    PromotionAsked,
+)
 from trovemq_daemon.logging import get_logger
 from trovemq_proto.errors import TroveError
 from trovemq_store.replica.conversion import FIRST_EPOCH
+from trovemq_store.replica.membership import Members
 
 LOOK_S: Final = 0.2
+ABSENT: Final = (Compare(CONFIG, 0), Compare(STATE, 0))
+"""A group is written once, also by two nodes at the same time."""
 
 
 class ElectionGroup:
-    """Of one node. `version`: of this software, for other nodes."""
+    """Of one node. `version`: of this software, for other nodes. `prefix`: of the group's keys, for logs."""
 
-    def __init__(self, settings: BrokerSettings, coordinator: Coordinator, version: str) -> None:
+    def __init__(
+        self, settings: BrokerSettings, coordinator: Coordinator, version: str, prefix: str = ""
+    ) -> None:
         self._settings = settings
         self._coordinator = coordinator
         self._version = version
+        self.prefix: Final = prefix
         self.problem = "etcd was not asked yet"
         self.no_founding = self.problem
+        self.is_absent = False
+        """Whether etcd has answered, and has nothing of the group that this node belongs to."""
 
     @property
     def me(self) -> Node:
@@ -47,6 +65,7 @@ class ElectionGroup:
         while True:
             here = role()
             node = None if here is None else here.node
+            self.is_absent = False
             try:
                 if (problem := await self._problem(node)) != self.problem:
                     self.problem = problem
@@ -69,9 +88,10 @@ class ElectionGroup:
             return "the node has no group yet"
         if not is_there:
             if not _has_just_founded(node):
+                self.is_absent = True
                 return (
                     "etcd has nothing of the group that this node belongs to: is it another etcd, or another"
-                    " etcd_prefix?"
+                    f" etcd_prefix? If the group's is lost for ever: trovemq cluster recover {self.me}"
                 )
             snapshot = await self._found(node)
         config = _config_of(snapshot)
@@ -84,20 +104,94 @@ class ElectionGroup:
 
     async def _found(self, node: OpenNode) -> Snapshot:
         """Once for each group: by two nodes at the same time, too."""
+        place, config = node.place, self._config(node, node.place.listed)
+        state = founded(config, place.identity, max(FIRST_EPOCH, node.state.promised), 1)
+        changes = [Put(CONFIG, to_bytes(config)), Put(STATE, to_bytes(state))]
+        return (await self._coordinator.swap(ABSENT, changes)).snapshot
+
+    def _config(self, node: OpenNode, listed: Members) -> GroupConfig:
         place, settings = node.place, self._settings
-        config = GroupConfig(
+        return GroupConfig(
             cluster=place.cluster,
             group=place.group,
             in_sync_min=place.in_sync_min,
             is_sync=settings.flush_mode == "sync",
             segment_size=node.store.settings.commit_log_file_size,
-            listed=place.listed,
+            listed=listed,
             ack=settings.ack,
         )
-        state = founded(config, place.identity, max(FIRST_EPOCH, node.state.promised), 1)
-        absent = [Compare(CONFIG, 0), Compare(STATE, 0)]
+
+    # --- by an operator -----------------------------------------------------------------------------------
+    async def promote(
+        self, asked: PromotionAsked, node: OpenNode, gathering: Gathering, statuses: Mapping[Node, NodeStatus]
+    ) -> Promoted:
+        """TroveError REPLICA_STATE_ILLEGAL, NOT_ENOUGH_REPLICAS, NOT_A_MEMBER, COORDINATION_UNAVAILABLE."""
+        if asked.how == RECOVER:
+            return await self._recover(asked, node, gathering, statuses)
+        if asked.how == UNCLEAN:
+            return await self._elect_unclean(asked, node, statuses)
+        raise illegal(ELECTED)
+
+    async def _recover(
+        self, asked: PromotionAsked, node: OpenNode, gathering: Gathering, statuses: Mapping[Node, NodeStatus]
+    ) -> Promoted:
+        """Writes the group's keys, which this etcd lacks, by the durable state of enough nodes."""
+        try:
+            values = (await self._coordinator.read()).values
+        except TroveError as error:
+            text = f"{error.message}: start the nodes with the endpoints of a new etcd"
+            raise TroveError(error.spec, text) from None
+        if CONFIG in values or STATE in values:
+            raise illegal(
+                "etcd has this group, and there is nothing to recover; where no in-sync node can come back:"
+                f" trovemq cluster elect {self.me} --unclean"
+            )
+        found = await gathering.recover(asked, statuses)
+        me, config = node.place.identity, self._config(node, found.listed)
+        reason = f"recovered: {asked.fenced}" if asked.fenced else "recovered by promises"
+        state = recovered(config, me, found.promoted.epoch, found.version, found.copies, reason)
         changes = [Put(CONFIG, to_bytes(config)), Put(STATE, to_bytes(state))]
-        return (await self._coordinator.swap(absent, changes)).snapshot
+        if not (await self._coordinator.swap(ABSENT, changes)).done:
+            raise illegal("another node has written the group's keys meanwhile")
+        in_sync = ",".join(one.node for one in state.in_sync)
+        get_logger().warning("replica.recovered", epoch=state.epoch, in_sync=in_sync, reason=reason)
+        return found.promoted
+
+    async def _elect_unclean(
+        self, asked: PromotionAsked, node: OpenNode, statuses: Mapping[Node, NodeStatus]
+    ) -> Promoted:
+        """This copy is the whole in-sync set, and its election follows."""
+        if (view := viewed(await self._coordinator.read())) is None:
+            raise illegal(f"etcd has nothing of this group: trovemq cluster recover {self.me}")
+        promised, cluster = node.state.promised, node.place.cluster
+        others = {one.identity: one.end for one in statuses.values() if one.cluster == cluster}
+        try:
+            state = unclean(
+                view,
+                node.place.identity,
+                own_log(node),
+                promised,
+                others=others,
+                accept_loss=asked.accept_loss,
+                reason=f"unclean: {asked.fenced}",
+            )
+        except ValueError as error:
+            raise illegal(str(error)) from None
+        compares = (
+            Compare(STATE, view.state_changed),
+            Compare(LOCK, view.lock_changed),
+            Compare(CONFIG, view.config_changed),
+        )
+        if not (await self._coordinator.swap(compares, [Put(STATE, to_bytes(state))])).done:
+            raise illegal("the group has changed meanwhile: look at trovemq cluster status")
+        get_logger().error("replica.unclean", epoch=state.epoch, end=state.commit_floor, reason=state.reason)
+        return Promoted(state.epoch, (self.me,), _away(view, others, self.me), _beyond(others, node.log.end))
+
+    async def forget(self) -> None:
+        """The group is over: its last node is a single broker's. TroveError COORDINATION_UNAVAILABLE."""
+        values = (await self._coordinator.read()).values
+        compares = [Compare(key, values[key].changed) for key in (CONFIG, STATE) if key in values]
+        await self._coordinator.swap(compares, [Delete(key) for key in values])
 
     def election(self, node: OpenNode, own: OwnLog, now_ms: NowMs) -> Election:
         """Of the node, which has its place."""
@@ -111,6 +205,30 @@ class ElectionGroup:
             ttl_s=settings.leader_lease_ms // 1_000,
         )
         return Election(election, place.identity, node.state.promised, own, now_ms)
+
+
+def own_log(node: OpenNode, reported_ms: NowMs = 0, cannot_lead: str = "") -> OwnLog:
+    """For an election. `reported_ms`: when the node last sent a report to a leader. `cannot_lead`: why it
+    must not be chosen."""
+    state, log = node.state, node.log
+    return OwnLog(
+        end=log.end,
+        flushed=log.flushed,
+        commit=state.commit,
+        last_epoch=state.epochs.last,
+        in_sync=state.in_sync,
+        reported_ms=reported_ms,
+        cannot_lead=cannot_lead,
+    )
+
+
+def _away(view: View, others: Mapping[Identity, int], me: Node) -> tuple[Node, ...]:
+    return tuple(sorted(set(view.config.listed.places) - {one.node for one in others} - {me}))
+
+
+def _beyond(others: Mapping[Identity, int], end: int) -> int:
+    """Bytes of the other nodes' logs after that end."""
+    return max((0, *(one - end for one in others.values())))
 
 
 def _config_of(snapshot: Snapshot) -> GroupConfig:

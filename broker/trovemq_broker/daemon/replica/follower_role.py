@@ -30,7 +30,7 @@ from trovemq_broker.daemon.replica.gathering import (
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.repairing import repair_of
-from trovemq_broker.daemon.replica.role import ELECTED, Ended, group_leader, illegal, not_leader
+from trovemq_broker.daemon.replica.role import Ended, group_leader, illegal, not_leader
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.produce.replica_acks import Grown
 from trovemq_broker.replica_streams.engine_store import EngineStore
@@ -510,9 +510,11 @@ class FollowerRole:
 
     async def _gather(self, asked: PromotionAsked) -> Leadership:
         """With the lock held. TroveError."""
-        place = self.node.place
-        gathering = Gathering(place, self.status(), self._calls, self._promised)
-        return await gathering.run(asked, self._finding.statuses)
+        return await self._gathering().run(asked, self._finding.statuses)
+
+    def _gathering(self) -> Gathering:
+        own = replace(self.status(), coordination=self._settings.coordination)
+        return Gathering(self.node.place, own, self._calls, self._promised)
 
     async def _promised(self, asked: PromiseAsked) -> Promised:
         return await self._promise(asked.epoch)
@@ -520,12 +522,15 @@ class FollowerRole:
     async def promote(self, asked: PromotionAsked) -> Promoted:
         async with self._changing:
             self._check_open()
-            if self._election is not None:
-                raise illegal(ELECTED)
             if (failure := self.users_failure()) is not None:
                 raise TroveError(failure.spec, self.cannot_lead)
             await self._finding.ask()
             await self._learn_members()
+            if self._election is not None:
+                gathering, statuses = self._gathering(), self._finding.statuses
+                return await self._election.promote(asked, self.node, gathering, statuses)
+            if asked.how:
+                raise illegal("an operator chooses the leader of this group: trovemq cluster promote NODE")
             found = await self._gather(asked)
             self._end(Ended(found))
             return found.promoted

@@ -17,12 +17,14 @@ from typing import Final, NamedTuple, TypeAlias
 
 from trovemq_broker.daemon.replica.finding import removes
 from trovemq_broker.daemon.replica.node_calls import NodeCalls, gathered
-from trovemq_broker.replication.frames import Epoch, InSyncSet, Node
+from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node
 from trovemq_broker.replication.promotion import (
+    EPOCH_STEP,
     Promised,
     choose,
     epoch_of_leader,
     epoch_to_promise,
+    longest,
     needed,
 )
 from trovemq_broker.replication.status import NodeStatus, Promoted, PromotionAsked
@@ -34,6 +36,9 @@ from trovemq_store.replica.membership import Member, Members, Membership
 PromiseOwn: TypeAlias = Callable[[PromiseAsked], Awaitable[Promised]]
 STEP_DOWN_TRIES: Final = 3
 ASKED_AGAIN_MAX: Final = 4
+RECOVERED_EPOCHS: Final = 64 * EPOCH_STEP
+RECOVERED_VERSIONS: Final = 1 << 16
+"""By so much a recovery goes beyond what is known: nodes that do not answer may know of later ones."""
 
 
 class Leadership(NamedTuple):
@@ -48,6 +53,16 @@ class Leadership(NamedTuple):
     fenced: str = ""
     accepted_loss: int = 0
     in_sync: InSyncSet | None = None
+
+
+class Recovered(NamedTuple):
+    """What is written to an etcd that has nothing of the group. `copies`: each has all that is committed,
+    this node's among them, unless an operator accepts a loss. `version`: of their in-sync set."""
+
+    promoted: Promoted
+    listed: Members
+    copies: frozenset[Identity]
+    version: int
 
 
 class Gathering:
@@ -84,6 +99,74 @@ class Gathering:
             max(cut, 0),
         )
         return Leadership(promoted.epoch, promoted, self._listed, forced, asked.fenced, asked.accept_loss)
+
+    async def recover(self, asked: PromotionAsked, statuses: Mapping[Node, NodeStatus]) -> Recovered:
+        """As run(), where an etcd that is lost had the newest in-sync set: the longest log of enough nodes
+        has all that is committed. A node whose etcd may have the group makes no promise, and no node that
+        answers may refuse."""
+        place = self._place
+        members = [one for one in statuses.values() if one.cluster == place.cluster]
+        if manual := sorted(one.node for one in members if one.coordination != self._own.coordination):
+            raise TroveError(
+                errors.REPLICA_STATE_ILLEGAL,
+                f"{', '.join(manual)} has another coordination: start all nodes with coordination = etcd, and"
+                " with the endpoints of the new etcd",
+            )
+        self._take_list(one.listed for one in members)
+        if asked.fenced:
+            self._check_loss(asked, members)
+        highest = max(one for status in (self._own, *members) for one in (status.promised, status.last_epoch))
+        epoch = epoch_to_promise(highest + RECOVERED_EPOCHS, place.node, self._listed.places)
+        ask = PromiseAsked(place.cluster, place.group, epoch)
+        answers, failures = await self._ask_twice(ask, {one.node for one in members})
+        for failure in failures.values():
+            if failure.spec is errors.REPLICA_STATE_ILLEGAL:
+                raise failure
+        there = {one.identity.node for one in answers}
+        versions = [one.in_sync.version for one in answers if one.in_sync is not None]
+        return Recovered(
+            Promoted(
+                epoch,
+                tuple(sorted(there)),
+                tuple(sorted(set(self._voters) - there)),
+                max(0, *(one.end - answers[0].end for one in answers)),
+            ),
+            self._listed,
+            self._longest(asked, epoch, answers, failures),
+            max(versions, default=0) + RECOVERED_VERSIONS,
+        )
+
+    def _longest(
+        self,
+        asked: PromotionAsked,
+        epoch: Epoch,
+        answers: Sequence[Promised],
+        failures: Mapping[Node, TroveError],
+    ) -> frozenset[Identity]:
+        """TroveError NOT_ENOUGH_REPLICAS, REPLICA_STATE_ILLEGAL."""
+        me = answers[0].identity
+        try:
+            copies = longest(
+                answers,
+                epoch,
+                voters=self._voters,
+                in_sync_min=self._in_sync_min,
+                stores=self._listed.stores,
+            )
+        except TroveError as error:
+            if asked.fenced:
+                return frozenset({me})
+            reasons = "".join(f"; {node}: {failure.message}" for node, failure in failures.items())
+            missing = ", ".join(sorted(set(self._voters) - {one.identity.node for one in answers}))
+            text = f"{error.message}; start {missing or 'the others'}, or --fenced HOW --accept-loss BYTES"
+            raise TroveError(error.spec, text + reasons) from None
+        if me in copies:
+            return copies
+        if asked.fenced:
+            return frozenset({me})
+        (first, *_) = sorted(one.node for one in copies)
+        text = f"node {first} has a longer log than {me.node}: trovemq cluster recover {first}"
+        raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
 
     # --- promises -----------------------------------------------------------------------------------------
     async def _ask_twice(

@@ -15,9 +15,10 @@ from typing import Final
 
 from trovemq_broker.coordination.etcd_client import EtcdClient
 from trovemq_broker.coordination.etcd_coordinator import EtcdCoordinator, group_prefix
+from trovemq_broker.coordination.etcd_health import EtcdHealth, HealthWatch
 from trovemq_broker.daemon.app import BrokerApp, Listening, installed_version, run_in_process
 from trovemq_broker.daemon.led_store import LedStore
-from trovemq_broker.daemon.opening import clock_ms
+from trovemq_broker.daemon.opening import clock_ms, wall_ms
 from trovemq_broker.daemon.own_address import own_address
 from trovemq_broker.daemon.replica.coordinated import Coordinated
 from trovemq_broker.daemon.replica.cut_listing import cut_files, cut_part
@@ -30,7 +31,7 @@ from trovemq_broker.daemon.replica.leader_role import LeaderRole
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
-from trovemq_broker.daemon.replica.role import ELECTED, Ended, Role, illegal, not_leader
+from trovemq_broker.daemon.replica.role import Ended, Role, illegal, not_leader
 from trovemq_broker.daemon.replica.waiting_servers import ForwardBy, WaitingServers
 from trovemq_broker.daemon.security import node_key
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -84,6 +85,10 @@ class NodeApp:
         """With `coordination = etcd`."""
         self._figures = ElectionFigures(settings.name) if settings.is_elected else None
         self._changed = asyncio.Condition()
+        self._health: HealthWatch | None = None
+        self._sealing_key_id = ""
+        self._has_left = False
+        """Whether the group is over: its store is a single broker's."""
         self._own: Address | None = None
         self._members_known: Collection[str] = [one.node for one in settings.named_nodes]
         """While the store is not open."""
@@ -136,9 +141,11 @@ class NodeApp:
         client = EtcdClient(access, self._figures)
         prefix = group_prefix(settings.etcd_prefix, settings.cluster, settings.name)
         coordinator = EtcdCoordinator(client, prefix)
-        group = ElectionGroup(settings, coordinator, self._version)
+        group = ElectionGroup(settings, coordinator, self._version, prefix)
         assert self._figures is not None, "it has an election"
         self._election = election = Coordinated(coordinator, group, self._figures)
+        self._health = HealthWatch(client)
+        looking = asyncio.create_task(self._health.run(), name="etcd-health")
         electing = asyncio.create_task(election.run(), name="election")
         electing.add_done_callback(
             lambda task: None if task.cancelled() else stop.request("the election failed")
@@ -146,12 +153,22 @@ class NodeApp:
         try:
             await self._run_roles(stop)
             await election.resign()
+            if self._has_left:
+                await self._forget(group)
         finally:
             electing.cancel()
-            (ended,) = await asyncio.gather(electing, return_exceptions=True)
+            looking.cancel()
+            ended, _ = await asyncio.gather(electing, looking, return_exceptions=True)
             await client.close()
         if isinstance(ended, Exception):
             raise ended
+
+    async def _forget(self, group: ElectionGroup) -> None:
+        """Its keys go from etcd. It has left all the same where etcd does not answer."""
+        try:
+            await group.forget()
+        except TroveError as error:
+            get_logger().error("replica.keys_remain", prefix=group.prefix, message=str(error))
 
     async def _bind_streams(self, streams: GrpcServer) -> None:
         """AddressInUseError; SettingsError for files that cannot be used."""
@@ -177,6 +194,7 @@ class NodeApp:
                 ended = await self._lead(stop, leadership)
             leadership = ended.lead
             if ended.leaves:
+                self._has_left = True
                 get_logger().info("replica.left", node=self._settings.node_name)
                 return
 
@@ -333,8 +351,11 @@ class NodeApp:
 
     async def promise(self, epoch: Epoch) -> Promised:
         """A leader steps down first; the follower that comes after it answers."""
-        if self._election is not None:
-            raise illegal(ELECTED)
+        if self._election is not None and not self._election.is_absent:
+            raise illegal(
+                f"node {self._settings.node_name} has an etcd that has its group, or does not answer: stop"
+                " the node, or start it with the endpoints of the new etcd"
+            )
         try:
             async with asyncio.timeout(NEXT_ROLE_S), self._changed:
                 while True:
@@ -356,7 +377,7 @@ class NodeApp:
         return self._open_role.node.read_committed(Offset(offset), size_max)
 
     def open_status(self) -> NodeStatus:
-        return self._open_role.status()
+        return self._completed(self._open_role.status())
 
     async def store_members(self, change: MembersChange) -> Identity:
         return await self._open_role.store_members(change)
@@ -370,11 +391,21 @@ class NodeApp:
             problem="the node changes its role",
             ack=settings.ack,
         )
+        return self._completed(changing if self._role is None else self._role.status())
+
+    def _completed(self, status: NodeStatus) -> NodeStatus:
+        """With the fields that no role knows."""
         left_s = 0.0 if self._election is None else self._election.lease_left_s
+        etcd = EtcdHealth(problem="") if self._health is None else self._health.last
         return replace(
-            changing if self._role is None else self._role.status(),
-            coordination=settings.coordination,
+            status,
+            coordination=self._settings.coordination,
             lease_left_ms=int(left_s * 1_000),
+            clock_ms=wall_ms(),
+            sealing_key_id=self._sealing_key_id,
+            etcd_members=etcd.members,
+            etcd_version=etcd.version,
+            etcd_problem=etcd.problem,
         )
 
     def _role_figures(self) -> RoleFigures | None:

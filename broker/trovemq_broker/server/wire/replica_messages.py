@@ -6,6 +6,8 @@ from typing import Final
 
 from trovemq_broker.replication.frames import Identity, InSyncSet, Node, Offset
 from trovemq_broker.replication.status import (
+    PROMOTIONS,
+    UNCLEAN,
     CopyStatus,
     CutFiles,
     CutPart,
@@ -44,7 +46,11 @@ def promotion_asked(request: pb.PromoteRequest) -> PromotionAsked:
         raise TroveError(errors.REQUEST_ILLEGAL, "accept_loss must be a number of bytes")
     if request.accept_loss and not request.fenced:
         raise TroveError(errors.REQUEST_ILLEGAL, "accept_loss needs fenced: how the other nodes were stopped")
-    return PromotionAsked(_text("fenced", request.fenced, may_be_empty=True), request.accept_loss)
+    if request.how not in PROMOTIONS or (request.how == UNCLEAN and not request.fenced):
+        known = ", ".join(PROMOTIONS[1:])
+        raise TroveError(errors.REQUEST_ILLEGAL, f"how is one of {known}; unclean needs fenced", field="how")
+    fenced = _text("fenced", request.fenced, may_be_empty=True)
+    return PromotionAsked(fenced, request.accept_loss, request.how)
 
 
 def switch_target(request: pb.SwitchOverRequest) -> Node:
@@ -114,6 +120,11 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
         coordination=status.coordination,
         lease_left_ms=status.lease_left_ms,
         cannot_lead=status.cannot_lead,
+        clock_ms=status.clock_ms,
+        sealing_key_id=status.sealing_key_id,
+        etcd=pb.EtcdHealth(
+            members=status.etcd_members, version=status.etcd_version, problem=status.etcd_problem
+        ),
     )
 
 
@@ -195,4 +206,9 @@ def read_status(data: bytes) -> NodeStatus:
         coordination=found.coordination,
         lease_left_ms=found.lease_left_ms,
         cannot_lead=found.cannot_lead,
+        clock_ms=found.clock_ms,
+        sealing_key_id=found.sealing_key_id,
+        etcd_members=found.etcd.members,
+        etcd_version=found.etcd.version,
+        etcd_problem=found.etcd.problem,
     )

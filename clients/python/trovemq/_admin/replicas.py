@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from trovemq._common.arguments import check_number, check_optional_text, check_text
@@ -61,6 +62,45 @@ class Replicas:
         promotion = await calls.promote(answer.group, node, fenced or "", accept_loss)
         await self._serves(calls, promotion)
         return promotion
+
+    async def recover(
+        self, node: str, *, group: str | None = None, fenced: str | None = None, accept_loss: int = 0
+    ) -> Promotion:
+        """Founds a group again in an etcd that has nothing of it: the old etcd is lost for ever, or an
+        operator chose the leaders until now. All nodes that run were started with this etcd. The node gathers
+        the promises of enough of them; the longest log among these has every acknowledged message.
+
+        Args:
+            node: A node with the longest log.
+            group: Its group, where several have a node of this name.
+            fenced: How the nodes that do not answer were stopped, in words that are recorded. With it, too
+                few answers are enough.
+            accept_loss: The bytes of the log that may be lost then.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (an etcd answers that has the group; another node has more),
+                NOT_ENOUGH_REPLICAS, COORDINATION_UNAVAILABLE, ACCESS_DENIED, …
+        """
+        return await self._led("recover", node, group, fenced, accept_loss)
+
+    async def elect_unclean(
+        self, node: str, *, fenced: str, accept_loss: int, group: str | None = None
+    ) -> Promotion:
+        """Lets a copy lead that is not in sync, because none that is can come back. Acknowledged messages
+        that it lacks are lost; nodes that come back keep what they cut in files (`cut_records`).
+
+        Args:
+            node: The copy.
+            fenced: How the nodes of the in-sync set were stopped for good, in words that are recorded.
+            accept_loss: The bytes of the log that may be lost.
+            group: Its group, where several have a node of this name.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (an in-sync copy is there; more would be lost),
+                COORDINATION_UNAVAILABLE, ACCESS_DENIED, …
+        """
+        check_text("fenced", fenced)
+        return await self._led("unclean", node, group, fenced, accept_loss)
 
     async def switch_over(self, group: str, *, to: str | None = None) -> ReplicaGroup:
         """Lets another node of the group lead, and returns when it serves. The group chooses its leaders by
@@ -178,6 +218,44 @@ class Replicas:
         await ReplicaCalls(self._pool.server(found.address(leader))).remove(node)
         return (await self._found()).group(leader.group)
 
+    async def replace(
+        self,
+        node: str,
+        *,
+        address: str | None = None,
+        replication: str | None = None,
+        group: str | None = None,
+    ) -> ReplicaGroup:
+        """Gives a node's name to a new, empty machine: the node is removed, and added again. Its former store
+        never returns. A call that was interrupted may be repeated.
+
+        Args:
+            node: The name. Its former process must be stopped.
+            address: HOST:PORT of the new machine's gRPC services; None: as before.
+            replication: HOST:PORT of its streams; None: as before.
+            group: The group, if there are several.
+
+        Raises:
+            TroveError: REPLICA_STATE_ILLEGAL (it leads, runs, or stays in the in-sync set), NOT_A_MEMBER
+                (it was removed before, and its addresses are not given), NOT_ENOUGH_REPLICAS, …
+        """
+        check_text("node", node)
+        found = await self._found()
+        leader = found.leader(group or found.group_of(node))
+        member = next((one for one in leader.members if one.node == node), None)
+        if member is None and (address is None or replication is None):
+            text = f"node {node} of group {leader.group}: it was removed already; give its new addresses"
+            raise TroveError(errors.NOT_A_MEMBER, text)
+        at, streams, is_voter = (
+            (address or "", replication or "", True)
+            if member is None
+            else (address or member.address, replication or member.replication, member.is_voter)
+        )
+        if member is not None:
+            await self._out_of_set(leader.group, node)
+            await self.remove(node, group=leader.group)
+        return await self.add(node, address=at, replication=streams, group=leader.group, is_voter=is_voter)
+
     async def cut_records(self, group: str | None = None) -> list[CutRecords]:
         """The files of records that nodes have cut from the ends of their logs.
 
@@ -213,6 +291,41 @@ class Replicas:
         return await ReplicaCalls(self._pool.server(found.address(answer))).cut_part(cut.path, offset)
 
     # --- helpers --------------------------------------------------------------------------------------
+    async def _led(
+        self, how: str, node: str, group: str | None, fenced: str | None, accept_loss: int
+    ) -> Promotion:
+        """A promotion of a group that chooses its leaders by etcd: one of its in-sync copies leads then."""
+        check_text("node", node)
+        check_optional_text("fenced", fenced)
+        check_number("accept_loss", accept_loss)
+        found = await self._found()
+        answer = found.node(node, group)
+        calls = ReplicaCalls(self._pool.server(found.address(answer)))
+        promotion = await calls.promote(answer.group, node, fenced or "", accept_loss, how)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + SERVES_S
+        while loop.time() < ends:
+            await asyncio.sleep(POLL_S)
+            leading = [one for one in (await self._found()).of(answer.group) if one.role == "leader"]
+            for one in leading:
+                if one.epoch > promotion.epoch:
+                    return replace(promotion, node=one.node, epoch=one.epoch)
+        text = f"no node of group {answer.group} serves yet, in an epoch after {promotion.epoch}"
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
+
+    async def _out_of_set(self, group: str, node: str) -> None:
+        """The node is stopped, or new, and the leader drops it. TroveError REPLICA_STATE_ILLEGAL."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + SERVES_S
+        while True:
+            found = await self._found()
+            leader, answers = found.leader(group), found.of(group)
+            if any(one.node == node and one.role != "new" for one in answers):
+                raise TroveError(errors.REPLICA_STATE_ILLEGAL, f"node {node} still runs: stop it first")
+            if node not in leader.in_sync or loop.time() > ends:
+                return  # remove() says what is missing
+            await asyncio.sleep(POLL_S)
+
     async def _serves(self, calls: ReplicaCalls, promotion: Promotion) -> None:
         loop = asyncio.get_running_loop()
         ends, problem = loop.time() + SERVES_S, "it was not asked in time"
@@ -372,6 +485,11 @@ class _Answers:
             lag_bytes=lag_bytes,
             lag_ms=lag_ms,
             problem=answer.problem,
+            clock_ahead_ms=answer.clock_ahead_ms,
+            sealing_key_id=answer.sealing_key_id,
+            etcd_members=answer.etcd_members,
+            etcd_version=answer.etcd_version,
+            etcd_problem=answer.etcd_problem,
         )
 
 

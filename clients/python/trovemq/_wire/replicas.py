@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import time
 
 from trovemq.models.replica import CutMessage, CutRecords, Promotion
 from trovemq_proto import errors
@@ -31,7 +32,8 @@ class MemberAddress:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """The status of one node. `copies`: of a leader: end, lag in ms and connection of its followers."""
+    """The status of one node. `copies`: of a leader: end, lag in ms and connection of its followers.
+    `clock_ahead_ms`: of its clock, before this machine's; None: it does not say its time."""
 
     group: str
     node: str
@@ -55,6 +57,12 @@ class NodeAnswer:
     ack: str
     coordination: str = "manual"
     lease_left_ms: int = 0
+    clock_ms: int = 0
+    clock_ahead_ms: int | None = None
+    sealing_key_id: str = ""
+    etcd_members: int = 0
+    etcd_version: str = ""
+    etcd_problem: str = ""
 
     @property
     def leads(self) -> bool:
@@ -68,7 +76,11 @@ class ReplicaCalls:
         self._ask = connection.ask
 
     async def status(self) -> NodeAnswer:
-        return await self._status("GetReplica", replica_pb2.GetReplicaRequest())
+        asked_ms = time() * 1_000
+        answer = await self._status("GetReplica", replica_pb2.GetReplicaRequest())
+        half_way_ms = (asked_ms + time() * 1_000) / 2
+        ahead_ms = round(answer.clock_ms - half_way_ms) if answer.clock_ms else None
+        return replace(answer, clock_ahead_ms=ahead_ms)
 
     async def init(self) -> NodeAnswer:
         return await self._status("InitGroup", replica_pb2.InitGroupRequest())
@@ -85,8 +97,9 @@ class ReplicaCalls:
     async def remove(self, node: str) -> NodeAnswer:
         return await self._status("RemoveNode", replica_pb2.RemoveNodeRequest(node=node))
 
-    async def promote(self, group: str, node: str, fenced: str, accept_loss: int) -> Promotion:
-        request = replica_pb2.PromoteRequest(fenced=fenced, accept_loss=accept_loss)
+    async def promote(self, group: str, node: str, fenced: str, accept_loss: int, how: str = "") -> Promotion:
+        """`how`: of replica.proto."""
+        request = replica_pb2.PromoteRequest(fenced=fenced, accept_loss=accept_loss, how=how)
         decode = replica_pb2.PromoteReply.FromString
         found = await self._ask(_SERVICE + "Promote", request, decode, PROMOTE_MS)
         return Promotion(
@@ -181,4 +194,9 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         ack=found.ack,
         coordination=found.coordination or "manual",
         lease_left_ms=found.lease_left_ms,
+        clock_ms=found.clock_ms,
+        sealing_key_id=found.sealing_key_id,
+        etcd_members=found.etcd.members,
+        etcd_version=found.etcd.version,
+        etcd_problem=found.etcd.problem,
     )

@@ -39,6 +39,11 @@ class ReplicaNode:
         lag_ms: How long ago it had all of the leader's log, as the leader sees it; as it sees that itself
             where no leader answers; None if that is not known.
         problem: Why it does not answer, lead or follow; empty if there is none.
+        clock_ahead_ms: By how much its clock is before this machine's; None if that is not known.
+        sealing_key_id: The key by which it reads the users; empty: it has none.
+        etcd_members: The number of etcd's members; 0 if that is not known.
+        etcd_version: Of the member of etcd that answered it; empty if that is not known.
+        etcd_problem: Why etcd does not answer it; empty if it does, and without etcd.
     """
 
     node: str
@@ -52,6 +57,11 @@ class ReplicaNode:
     lag_bytes: int | None = None
     lag_ms: int | None = None
     problem: str = ""
+    clock_ahead_ms: int | None = None
+    sealing_key_id: str = ""
+    etcd_members: int = 0
+    etcd_version: str = ""
+    etcd_problem: str = ""
 
     @property
     def is_reachable(self) -> bool:
