@@ -43,7 +43,7 @@ async def status(session: Session) -> None:
     """Show each replica group. Its leader, epoch, in-sync set, and the lag of each node."""
     async with session.client() as client:
         groups = await session.call(client.admin.replicas.groups())
-    _show(session, groups)
+    show_groups(session, groups)
     if not groups:
         session.output.remark(
             "no broker that answers is a node of a replica group; nameservers know leaders only:"
@@ -58,7 +58,7 @@ async def init(session: Session) -> None:
     """
     async with session.client() as client:
         group = await session.call(client.admin.replicas.init())
-    _show(session, [group])
+    show_groups(session, [group])
 
 
 async def leave(
@@ -68,7 +68,7 @@ async def leave(
     session.confirm(f"Stop node {node}, and make its store a single broker's?", yes=yes)
     async with session.client() as client:
         left = await session.call(client.admin.replicas.leave(node, group=group))
-    _show(session, [left])
+    show_groups(session, [left])
     session.output.remark(f"node {node} stops; start it again with coordination = none")
 
 
@@ -93,7 +93,7 @@ async def add(
                 node, address=address, replication=replication, group=group, is_voter=not learner
             )
         )
-    _show(session, [found])
+    show_groups(session, [found])
 
 
 async def remove(
@@ -103,7 +103,7 @@ async def remove(
     session.confirm(f"Remove node {node} from its group?", yes=yes)
     async with session.client() as client:
         found = await session.call(client.admin.replicas.remove(node, group=group))
-    _show(session, [found])
+    show_groups(session, [found])
 
 
 async def promote(
@@ -136,7 +136,7 @@ async def promote(
         made = await session.call(
             client.admin.replicas.promote(node, group=group, fenced=fenced, accept_loss=accept_loss)
         )
-    session.show_list([made], _PROMOTIONS)
+    session.show_list([made], PROMOTIONS)
 
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False)]
@@ -153,7 +153,7 @@ async def switch_over(
     """Let another node lead. In a group that chooses by etcd; no message is lost."""
     async with session.client() as client:
         found = await session.call(client.admin.replicas.switch_over(group, to=to))
-    _show(session, [found])
+    show_groups(session, [found])
 
 
 async def pause_failover(
@@ -167,7 +167,7 @@ async def pause_failover(
     """Choose no other leader for a time. For work on the nodes of a group."""
     async with session.client() as client:
         found = await session.call(client.admin.replicas.pause_failover(group, seconds=seconds))
-    _show(session, [found])
+    show_groups(session, [found])
 
 
 async def cut_records(
@@ -187,7 +187,7 @@ async def cut_records(
         await resend_cut(session, client, found, group, yes=yes)
 
 
-def _show(session: Session, groups: Sequence[ReplicaGroup]) -> None:
+def show_groups(session: Session, groups: Sequence[ReplicaGroup]) -> None:
     for group in groups:
         session.output.item(_object(group))
     rows = [(group, node) for group in groups for node in group.nodes]
@@ -257,7 +257,7 @@ _NODES: Final[Columns[_Row]] = Columns(
     Column(None, "lag bytes", lambda row: "-" if row[1].lag_bytes is None else row[1].lag_bytes, number=True),
     Column(None, "lag ms", lambda row: "-" if row[1].lag_ms is None else row[1].lag_ms, number=True),
 )
-_PROMOTIONS: Final[Columns[Promotion]] = Columns(
+PROMOTIONS: Final[Columns[Promotion]] = Columns(
     Column("group", "group", lambda one: one.group),
     Column("leader", "leader", lambda one: one.node),
     Column("epoch", "epoch", lambda one: one.epoch, number=True),

@@ -1,5 +1,6 @@
 """cluster: the brokers that a server knows. cluster local: a nameserver and brokers on this machine.
-cluster config, config-owner: cluster_config.py. Replica groups: cluster_replicas.py."""
+cluster config, config-owner: cluster_config.py. Replica groups: cluster_replicas.py,
+cluster_failover.py."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli import cluster_config, cluster_replicas
+from trovemq.cli import cluster_config, cluster_failover, cluster_replicas
 from trovemq.cli.cluster_balance import balance
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.daemons import daemon_module
@@ -37,6 +38,7 @@ GROUPS_MAX: Final = 64
 app = typer.Typer(help="List the brokers that the server knows. With the number of their topics.")
 cluster_config.register(app)
 cluster_replicas.register(app)
+cluster_failover.register(app)
 
 
 @bare_verb(app)
