@@ -4,29 +4,35 @@ an etcd that stops."""
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from shutil import which
+from typing import TypeVar
 
 import pytest
 
 import trovemq_rpc as rpc
-from tests.support.etcd_process import EtcdProcess, etcd_process, needs_etcd
+from tests.support.certificates import Certificates
+from tests.support.etcd_process import EtcdProcess, etcd_members, etcd_process, needs_etcd
 from tests.support.fake_etcd import FakeEtcd
 from trovemq_broker.coordination.coordinator import Compare, Delete, Put
 from trovemq_broker.coordination.etcd_client import EtcdAccess, EtcdClient
 from trovemq_broker.coordination.etcd_coordinator import EtcdCoordinator
+from trovemq_broker.coordination.etcd_health import HealthWatch
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
+from trovemq_proto.tls import TlsOptions, read_tls
 
 pytestmark = pytest.mark.slow
 
 PREFIX = "/trovemq/c/g/"
 BOTH = ("fake", pytest.param("etcd", marks=needs_etcd))
 WAIT_S_MAX = 30
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +188,75 @@ def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:
                         await here.read()
 
     asyncio.run(program())
+
+
+@needs_etcd
+def test_two_of_three_members_answer_for_the_one_that_is_lost(tmp_path: Path) -> None:
+    async def program(members: list[EtcdProcess]) -> None:
+        access = EtcdAccess(endpoints=[one.address for one in members], channels=ChannelSettings())
+        client = EtcdClient(access)
+        here, health = EtcdCoordinator(client, PREFIX), HealthWatch(client)
+        try:
+            put = await here.swap([Compare("state", 0)], [Put("state", b"1")])
+            await health.look()
+            assert (health.last.members, health.last.problem) == (3, "")
+            assert health.last.version[:2] == "3."
+            first, second, third = members
+            assert client.endpoint == first.address
+            first.stop(signal.SIGKILL)
+            later = await _within(here.read)
+            assert later.values["state"].value == b"1"
+            assert client.endpoint in (second.address, third.address)
+            change = [Compare("state", put.snapshot.values["state"].changed)]
+            assert (await _within(lambda: here.swap(change, [Put("state", b"2")]))).done
+            lease = await _within(lambda: here.grant(3))
+            assert await here.keep_alive(lease.id) == 3
+            second.stop(signal.SIGKILL)
+            with pytest.raises(TroveError) as alone:
+                await here.read()
+            assert alone.value.spec is errors.COORDINATION_UNAVAILABLE, "one of three answers nothing"
+        finally:
+            await client.close()
+
+    with etcd_members(tmp_path, 3) as members:
+        asyncio.run(program(members))
+
+
+@needs_etcd
+def test_etcd_by_tls_with_a_certificate_of_the_client(tmp_path: Path) -> None:
+    certificates = Certificates.made(tmp_path / "certificates")
+    (tmp_path / "other").mkdir()
+    stranger = Certificates.made(tmp_path / "other")
+
+    async def asked(address: str, tls: TlsOptions | None) -> None:
+        files = None if tls is None else read_tls(tls)
+        client = EtcdClient(EtcdAccess(endpoints=[address], channels=ChannelSettings(tls=files)))
+        try:
+            await EtcdCoordinator(client, PREFIX).read()
+        finally:
+            await client.close()
+
+    def options(of: Certificates, ca: Certificates) -> TlsOptions:
+        return TlsOptions(ca=str(ca.ca), certificate=str(of.pem("client")), key=str(of.key("client")))
+
+    with etcd_process(tmp_path, certificates) as etcd:
+        asyncio.run(asked(etcd.address, options(certificates, certificates)))
+        for refused in (
+            None,
+            TlsOptions(ca=str(certificates.ca)),
+            options(stranger, certificates),
+            options(certificates, stranger),
+        ):
+            with pytest.raises(TroveError) as error:
+                asyncio.run(asked(etcd.address, refused))
+            assert error.value.spec is errors.COORDINATION_UNAVAILABLE, refused
+
+
+async def _within(call: Callable[[], Awaitable[T]]) -> T:
+    """etcd chooses another leader meanwhile."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while True:
+            try:
+                return await call()
+            except TroveError:
+                await asyncio.sleep(0.1)

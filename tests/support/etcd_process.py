@@ -1,10 +1,11 @@
-"""A real etcd of one member on free loopback ports, if the program is there."""
+"""A real etcd on free loopback ports, if the program is there."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import time
 import urllib.request
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Certificates
 from trovemq._common.loopback_ports import kept_port, port_of
 
 START_S_MAX = 60
@@ -30,11 +32,12 @@ class EtcdProcess:
     address: str
     process: subprocess.Popen[bytes]
     command: Sequence[str]
+    certificates: Certificates | None = None
 
     def start_again(self) -> None:
         """With the data that it had; it has ended before."""
         self.process = subprocess.Popen(self.command, env=_environment())
-        _until_healthy(self)
+        _until_healthy(self, self.certificates)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -42,44 +45,86 @@ class EtcdProcess:
 
 
 @contextmanager
-def etcd_process(directory: Path) -> Iterator[EtcdProcess]:
-    """Started, and ended afterwards."""
-    kept = [kept_port(), kept_port()]
-    address, peer = (f"127.0.0.1:{port_of(one)}" for one in kept)
-    command = [
-        "etcd",
-        f"--data-dir={directory / 'etcd'}",
-        f"--listen-client-urls=http://{address}",
-        f"--advertise-client-urls=http://{address}",
-        f"--listen-peer-urls=http://{peer}",
-        f"--initial-advertise-peer-urls=http://{peer}",
-        f"--initial-cluster=default=http://{peer}",
-        "--logger=zap",
-        "--log-level=error",
-    ]
-    for one in kept:
-        one.close()
-    found = EtcdProcess(address, subprocess.Popen(command, env=_environment()), command)
+def etcd_process(directory: Path, certificates: Certificates | None = None) -> Iterator[EtcdProcess]:
+    """One of one member, started, and ended afterwards. `certificates`: clients use TLS, and show one."""
+    with etcd_members(directory, 1, certificates) as (one,):
+        yield one
+
+
+@contextmanager
+def etcd_members(
+    directory: Path, count: int, certificates: Certificates | None = None
+) -> Iterator[list[EtcdProcess]]:
+    """One etcd of several members."""
+    kept = [kept_port() for _ in range(2 * count)]
+    addresses = [f"127.0.0.1:{port_of(one)}" for one in kept]
+    clients, peers = addresses[::2], addresses[1::2]
+    names = ["default", *(f"member-{at}" for at in range(1, count))]
+    cluster = ",".join(f"{name}=http://{peer}" for name, peer in zip(names, peers, strict=True))
+    for port in kept:
+        port.close()
+    found: list[EtcdProcess] = []
     try:
-        _until_healthy(found)
+        for name, address, peer in zip(names, clients, peers, strict=True):
+            data = directory / ("etcd" if count == 1 else f"etcd-{name}")
+            command = _command(name, data, address, peer, cluster, certificates)
+            process = subprocess.Popen(command, env=_environment())
+            found.append(EtcdProcess(address, process, command, certificates))
+        for one in found:
+            _until_healthy(one, certificates)
         yield found
     finally:
-        if found.process.poll() is None:
-            found.stop(signal.SIGKILL)
+        for one in found:
+            if one.process.poll() is None:
+                one.stop(signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
 
 
-def _until_healthy(etcd: EtcdProcess) -> None:
+def _command(
+    name: str, data: Path, address: str, peer: str, cluster: str, certificates: Certificates | None
+) -> list[str]:
+    scheme, tls = "http", []
+    if certificates is not None:
+        scheme = "https"
+        tls = [
+            f"--cert-file={certificates.pem('server')}",
+            f"--key-file={certificates.key('server')}",
+            f"--trusted-ca-file={certificates.ca}",
+            "--client-cert-auth",
+        ]
+    return [
+        "etcd",
+        f"--name={name}",
+        f"--data-dir={data}",
+        f"--listen-client-urls={scheme}://{address}",
+        f"--advertise-client-urls={scheme}://{address}",
+        f"--listen-peer-urls=http://{peer}",
+        f"--initial-advertise-peer-urls=http://{peer}",
+        f"--initial-cluster={cluster}",
+        "--logger=zap",
+        "--log-level=error",
+        *tls,
+    ]
+
+
+def _until_healthy(etcd: EtcdProcess, certificates: Certificates | None) -> None:
+    context, scheme = None, "http"
+    if certificates is not None:
+        scheme = "https"
+        context = ssl.create_default_context(cafile=str(certificates.ca))
+        context.load_cert_chain(certificates.pem("client"), certificates.key("client"))
     deadline = time.monotonic() + START_S_MAX
     while True:
         assert etcd.process.poll() is None, "etcd has ended"
         try:
-            with urllib.request.urlopen(f"http://{etcd.address}/health", timeout=1) as reply:
+            with urllib.request.urlopen(
+                f"{scheme}://{etcd.address}/health", timeout=1, context=context
+            ) as reply:
                 if b"true" in reply.read():
                     return
         except OSError:
             assert time.monotonic() < deadline, "etcd does not answer"
-            time.sleep(0.05)
+        time.sleep(0.05)
