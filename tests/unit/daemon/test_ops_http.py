@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from prometheus_client import Counter
 
 from tests.support.certificates import Certificates
@@ -249,3 +250,19 @@ async def test_tls_without_a_certificate_is_an_error_of_the_settings() -> None:
     given = NameserverSettings(http_tls=True, tls_certificate="c", tls_key="k")
     assert list(given.problems()) == []
     assert given.http_tls_files == (Path("c"), Path("k"))
+
+
+async def test_the_end_slept_for_a_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an idle connection, and without one: only open requests are waited for."""
+
+    async def slept(_server: uvicorn.Server, _sockets: object = None) -> None:
+        raise AssertionError("nothing is open")
+
+    monkeypatch.setattr(uvicorn.Server, "shutdown", slept)
+    http = OpsHttp(new_registry("1.2.3"), Readiness())
+    address = await http.start(Address("127.0.0.1", 0))
+    async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, verify=False) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        await http.stop()
+    with pytest.raises(OSError, match="refused"):
+        await asyncio.open_connection(address.host, address.port)
