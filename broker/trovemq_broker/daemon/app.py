@@ -324,9 +324,7 @@ class BrokerApp:
     async def _start(self, listening: Listening) -> None:
         await self._grpc.start()
         await self._grpc.set_serving(True)
-        gc.collect()
-        gc.freeze()  # all present objects stay: later collections skip them
-        gc.set_threshold(YOUNG_OBJECTS_MAX)
+        keep_objects()
         sys.setswitchinterval(THREAD_SWITCH_S)
         self._problem = ""
         self.serving.set_result(listening)
@@ -350,6 +348,13 @@ class BrokerApp:
         await registrations.stop()
         await services.drain(timeout_s)
         await self._grpc.stop(min(timeout_s, CALLS_END_S))
+
+
+def keep_objects() -> None:
+    """All present objects stay: later collections skip them."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

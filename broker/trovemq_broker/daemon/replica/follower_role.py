@@ -72,10 +72,11 @@ OTHER_LEADS_S: Final = 2.0
 
 
 class QuickRetries:
-    """Of the pauses before an elected leader is dialled again: it may be opening its store."""
+    """Of the pauses before an elected leader is dialled again: it may be opening its store. Its first commit
+    waits for this, so they stay short."""
 
     registration_retry_min_ms = 20
-    registration_retry_max_ms = 200
+    registration_retry_max_ms = 50
 
 
 class FollowerRole:

@@ -16,7 +16,13 @@ from typing import Final
 from trovemq_broker.coordination.etcd_client import EtcdClient
 from trovemq_broker.coordination.etcd_coordinator import EtcdCoordinator, group_prefix
 from trovemq_broker.coordination.etcd_health import EtcdHealth, HealthWatch
-from trovemq_broker.daemon.app import BrokerApp, Listening, installed_version, run_in_process
+from trovemq_broker.daemon.app import (
+    BrokerApp,
+    Listening,
+    installed_version,
+    keep_objects,
+    run_in_process,
+)
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
 from trovemq_broker.daemon.own_address import own_address
@@ -319,6 +325,7 @@ class NodeApp:
     def _report_serving(self, listening: Listening) -> None:
         if not self.serving.done():
             self.serving.set_result(listening)
+            keep_objects()  # else the first collection of a leader that begins to serve looks at them
             get_logger().info(
                 "node.started",
                 listen=str(listening.grpc),
