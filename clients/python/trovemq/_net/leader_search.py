@@ -18,7 +18,7 @@ from trovemq_proto.errors import TroveError
 
 ASK_S: Final = 1.0
 """For one node: a paused one does not hold up the search."""
-PAUSE_S_MAX: Final = 0.25
+PAUSE_S_MAX: Final = 0.1
 NODES_ASKED_MAX: Final = 16
 
 
