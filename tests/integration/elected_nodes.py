@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.integration.cut_link import CutLink
 from tests.integration.stepped_broker import step_clock
 from tests.support.etcd_process import EtcdProcess, etcd_process
+from trovemq import sync
 from trovemq._common.loopback_ports import kept_port, port_of
 
 NAMES = ("a", "b", "c")
@@ -172,6 +173,13 @@ class ElectedNodes:
         shutil.rmtree(former.store, ignore_errors=True)
         self.next_leader(former, "rm -rf")
         self.start(former)
+
+    def switched_over(self) -> None:
+        """As planned, to the next node."""
+        former = self.leader()
+        with sync.connect(former.address) as client:
+            client.admin.replicas.switch_over("solo")
+        self.next_leader(former, "switch-over")
 
     def etcd_paused(self) -> None:
         """Longer than the lease: no node takes over, and the group continues."""

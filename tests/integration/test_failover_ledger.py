@@ -10,6 +10,9 @@ import pytest
 
 from tests.integration.elected_nodes import STEP_S, ElectedNodes, elected_nodes
 from tests.integration.failover_ledger import FailoverLedger
+from tests.integration.test_failover import CREATE, Load
+from tests.support.command_line import run_here
+from tests.support.etcd_process import needs_etcd
 from tests.support.trials import Trials
 
 pytestmark = pytest.mark.slow
@@ -51,3 +54,24 @@ def test_groups_timers_and_transactions_live_through_failovers(tmp_path: Path, t
         assert ledger.faults == []
         assert all(ledger.acknowledged.values()), ledger.summary()
     trials.count(*GOAL, len(numbers))
+
+
+@needs_etcd
+def test_a_planned_switch_over_fails_no_send(tmp_path: Path) -> None:
+    with elected_nodes(tmp_path) as group:
+        assert run_here(group.leader().address, *CREATE)[0] == 0
+        load = Load(group.addresses)
+
+        async def switch_over() -> None:
+            for _ in range(2):
+                await asyncio.sleep(1)
+                await asyncio.to_thread(group.switched_over)
+            await asyncio.to_thread(group.leader)
+
+        async def scenario() -> int:
+            return await load.run(asyncio.create_task(switch_over()))
+
+        count = asyncio.run(scenario())
+        print(f"longest send {load.longest_s:.2f} s of {len(load.sent)}")
+        assert load.read == set(load.sent)
+        assert count == len(load.sent), "no message was stored twice"
