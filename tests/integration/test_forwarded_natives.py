@@ -4,6 +4,7 @@ Three real nodes, and a client of grpcio."""
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import signal
 from pathlib import Path
@@ -16,11 +17,13 @@ from tests.integration.test_cluster_local import running
 from tests.integration.test_failover import kill, promote, ready
 from tests.integration.test_replica_groups import NAMES, SMALL, in_sync, objects, until
 from tests.support.engine import sent_record
+from tests.support.remoting_client import remoting_client
 from tests.support.stubs import ADMIN, MESSAGES, PRODUCERS, QUERIES, stub_of
 from trovemq_broker.cluster.nameserver_session import error_in, open_session
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings, open_channel
 from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.v1 import (
     admin_pb2,
     common_pb2,
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.slow
 FIRST, SECOND, THIRD = NAMES
 CONSUMER = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
 SEND = "/trovemq.v1.MessageService/Send"
+QUEUE = {"topic": "orders", "brokerName": "broker-1", "queueId": 0}
 WAIT_S = 60
 
 
@@ -147,4 +151,39 @@ def test_users_and_rules_hold_at_a_follower_and_after_a_failover(
         for address in (second, third):
             until("alice may send", lambda at=address: asyncio.run(sent_by(at, "alice")) == "PUT_OK")  # type: ignore[misc]
             assert asyncio.run(sent_by(address, "mallory")) == "ACCESS_DENIED"
+        assert command.ended(signal.SIGTERM)[0] == 0
+
+
+async def remoting_at(address: str) -> list[int]:
+    """The codes of a route, a heartbeat, a send, a lock and a pull, on one connection."""
+    beat = {"clientID": "c1", "consumerDataSet": [], "producerDataSet": [{"groupName": "producers"}]}
+    lock = {"consumerGroup": "g", "clientId": "c1", "mqSet": [QUEUE]}
+    async with remoting_client(address) as client:
+        answers = [
+            await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}),
+            await client.ask(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode()),
+            await client.send("orders", b"by remoting"),
+            await client.ask(RequestCode.LOCK_BATCH_MQ, {}, json.dumps(lock).encode()),
+            await client.pull("orders", 0),
+        ]
+        assert b"by remoting" in answers[-1].body
+        return [one.code for one in answers]
+
+
+def test_a_remoting_client_at_a_follower_was_cut_off(tmp_path: Path) -> None:
+    with running(tmp_path, "--nodes", "3", *SMALL, "--set", "remoting_enable=true") as command:
+        ready(command)
+        command.run("topic", "create", "orders", "--queues", "1")
+        third = str(command.rows[THIRD]["address"])
+        assert asyncio.run(remoting_at(third)) == [ResponseCode.SUCCESS] * 5
+        kill(command, FIRST)
+        promote(command, SECOND)
+
+        def is_served() -> bool:
+            try:
+                return asyncio.run(remoting_at(third)) == [ResponseCode.SUCCESS] * 5
+            except (OSError, TimeoutError):
+                return False
+
+        until("the next leader serves remoting clients of the follower", is_served)
         assert command.ended(signal.SIGTERM)[0] == 0

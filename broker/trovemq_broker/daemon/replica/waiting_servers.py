@@ -20,6 +20,7 @@ from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.empty_routes import EmptyRoutes
 from trovemq_broker.cluster.leader_route import LeaderRoute
+from trovemq_broker.cluster.remoting_relay import RemotingRelay
 from trovemq_broker.cluster.route_metrics import ForwardsCollector
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.opening import clock_ms
@@ -52,13 +53,14 @@ from trovemq_broker.server.wire import (
     transaction_messages,
 )
 from trovemq_broker.server.wire.rocketmq_services import ADMIN, ADMIN_SERVICE, MESSAGING, MESSAGING_SERVICE
-from trovemq_daemon.addresses import Address
+from trovemq_daemon.addresses import Address, parse_address
 from trovemq_daemon.calls import Call, OnCalls
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness, ReadyCheck
+from trovemq_daemon.remoting.server import FIRST_BYTE
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials
@@ -154,6 +156,8 @@ class WaitingServers:
             serving.checked_elsewhere = native
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
+        if settings.remoting_enable and self._gate is None:
+            self._grpc.add_guest(FIRST_BYTE, RemotingRelay(self._leader_address).accept)
         readiness = Readiness()
         readiness.add("broker", problem)
         readiness.add_warning("users", self._users_problem)
@@ -180,6 +184,10 @@ class WaitingServers:
         self._entries: SecurityEntries | None = None
         self._reads_users = False
         self._loop = asyncio.get_running_loop()
+
+    def _leader_address(self) -> Address | None:
+        leader = self._leader()
+        return parse_address(leader.address) if leader is not None and leader.address else None
 
     def _open_forwarder(self, calls: ForwardBy) -> CallForwarder:
         route = LeaderRoute(self._settings.name, self._leader)

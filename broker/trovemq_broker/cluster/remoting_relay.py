@@ -1,0 +1,115 @@
+"""Remoting connections at a node that does not lead its replica group: their bytes go to the leader's port.
+
+A client of RocketMQ 4 that was given this address so has the routes, sends, pulls, heartbeats and locks
+of the leader. A connection is the leader's from its first byte to its end: when the node changes its role, or
+the leader is lost, it ends, and clients open another one.
+
+Without authentication only: the leader would take this node's address for that of the client, whose rules may
+name addresses. A connection by TLS is not relayed, because that to the leader has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from trovemq_daemon.addresses import Address
+from trovemq_rpc.server.guest import Host
+
+UNSENT_MAX: Final = 1 << 20
+"""Bytes that a client has not taken; then the leader's are not read."""
+CONNECT_S: Final = 5.0
+
+
+class RemotingRelay:
+    """`leader`: the address of the node that leads, None where it is not known."""
+
+    def __init__(self, leader: Callable[[], Address | None]) -> None:
+        self._leader = leader
+
+    def accept(self, host: Host) -> RelayedConnection:
+        return RelayedConnection(host, None if host.is_secure else self._leader())
+
+
+class RelayedConnection(asyncio.Protocol):
+    """The guest of the client's connection, and the protocol of that to the leader."""
+
+    def __init__(self, host: Host, leader: Address | None) -> None:
+        self._host = host
+        self._transport: asyncio.Transport | None = None
+        self._early = bytearray()
+        self._is_lost = False
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(leader), name="relay")
+
+    async def _connect(self, leader: Address | None) -> None:
+        if leader is None:
+            self._refuse("no leader is known, or the connection is by TLS")
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await loop.create_connection(lambda: self, leader.host, leader.port)
+        except (OSError, TimeoutError):
+            self._refuse(f"the leader at {leader} does not listen")
+
+    def _refuse(self, reason: str) -> None:
+        if not self._is_lost:
+            self._host.refuse(reason)
+
+    # --- of the client --------------------------------------------------------------------------------------
+    def receive(self, data: memoryview) -> None:
+        if self._transport is not None:
+            self._transport.write(bytes(data))
+            return
+        self._early += data
+        self._host.pause()
+
+    def writable(self, can_write: bool) -> None:
+        if self._transport is not None and can_write:
+            self._transport.resume_reading()
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def drain(self) -> None:
+        self._host.close()
+
+    def budget_free(self) -> None:
+        pass
+
+    def lost(self) -> None:
+        self._is_lost = True
+        self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- of the leader --------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = cast("asyncio.Transport", transport)
+        if self._is_lost:
+            made.abort()
+            return
+        self._transport = made
+        if self._early:
+            made.write(bytes(self._early))
+            self._early.clear()
+            self._host.resume()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_lost:
+            return
+        self._host.send((data,))
+        if self._transport is not None and self._host.unsent_size > UNSENT_MAX:
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._host.pause()
+
+    def resume_writing(self) -> None:
+        if not self._is_lost:
+            self._host.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_lost:
+            self._host.close()

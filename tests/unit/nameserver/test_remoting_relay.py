@@ -1,0 +1,125 @@
+"""Remoting connections that a follower passes to its leader, which echoes here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from trovemq_broker.cluster.remoting_relay import UNSENT_MAX, RelayedConnection, RemotingRelay
+from trovemq_daemon.addresses import Address
+
+pytestmark = pytest.mark.asyncio
+
+
+class Host:
+    """It is the endpoint's side of a client's connection."""
+
+    budget: Any = None
+    size = 0
+
+    def __init__(self, *, is_secure: bool = False) -> None:
+        self.is_secure = is_secure
+        self.unsent_size = 0
+        self.sent = bytearray()
+        self.reasons: list[str] = []
+        self.calls: list[str] = []
+        self.changed = asyncio.Event()
+
+    def send(self, pieces: Any) -> None:
+        self.sent += b"".join(pieces)
+        self.changed.set()
+
+    def refuse(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.changed.set()
+
+    def close(self) -> None:
+        self.calls.append("close")
+        self.changed.set()
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+
+@asynccontextmanager
+async def leader() -> AsyncIterator[tuple[Address, list[asyncio.StreamWriter]]]:
+    """It sends back the bytes that come."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1]), writers
+
+
+def relayed(host: Host, address: Address | None) -> RelayedConnection:
+    made: Any = host
+    return RemotingRelay(lambda: address).accept(made)
+
+
+async def until_sent(host: Host, size: int) -> bytes:
+    async with asyncio.timeout(60):
+        while len(host.sent) < size:
+            host.changed.clear()
+            await host.changed.wait()
+    return bytes(host.sent)
+
+
+async def test_bytes_go_both_ways_also_those_before_the_connection() -> None:
+    async with leader() as (address, writers):
+        host = Host()
+        connection = relayed(host, address)
+        connection.receive(memoryview(b"early "))
+        assert await until_sent(host, 6) == b"early "
+        assert host.calls == ["pause", "resume"]
+        connection.receive(memoryview(b"later"))
+        assert await until_sent(host, 11) == b"early later"
+        writers[0].close()
+        async with asyncio.timeout(60):
+            while "close" not in host.calls:
+                host.changed.clear()
+                await host.changed.wait()
+        connection.lost()
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_without_a_leader_or_by_tls_the_connection_is_refused(is_secure: bool) -> None:
+    async with leader() as (address, writers):
+        host = Host(is_secure=is_secure)
+        connection = relayed(host, address if is_secure else None)
+        async with asyncio.timeout(60):
+            await host.changed.wait()
+        assert (len(host.reasons), writers) == (1, [])
+        connection.lost()
+
+
+async def test_a_client_that_takes_nothing_stops_the_leader() -> None:
+    async with leader() as (address, _):
+        host = Host()
+        connection = relayed(host, address)
+        connection.receive(memoryview(b"x"))
+        await until_sent(host, 1)
+        host.unsent_size = UNSENT_MAX + 1
+        connection.receive(memoryview(b"y"))
+        await until_sent(host, 2)
+        transport = connection._transport
+        assert transport is not None
+        assert not transport.is_reading()
+        connection.writable(True)
+        assert transport.is_reading()
+        connection.lost()
