@@ -13,6 +13,7 @@ LEASE: Final = f"{PACKAGE}election_lease.py"
 LEADERSHIP: Final = f"{PACKAGE}election_leadership.py"
 RULES: Final = "tests/unit/replication/test_election.py::"
 CHANGES: Final = "tests/unit/replication/test_election_changes.py::"
+RECOVERY: Final = "tests/unit/replication/test_recovery.py::"
 WALK: Final = (
     "tests/unit/replication/test_election_walks.py::test_a_walk_keeps_every_acknowledged_record[0]",
 )
@@ -172,5 +173,26 @@ ELECTION_FAULTS: Final = (
         "if sent.resigns and self._lead is not None and (swapped is None or swapped.done):",
         "if sent.resigns and self._lead is not None and swapped is not None and swapped.done:",
         (f"{CHANGES}test_a_lock_that_may_be_given_up_is_not_led_on",),
+    ),
+    Planted(
+        "a recovery goes by the newest in-sync set that is known",
+        f"{PACKAGE}promotion.py",
+        "return frozenset(one for one, end in ends.items() if end == last)",
+        "return newest.copies & ends.keys()",
+        (f"{RECOVERY}test_the_set_that_no_node_knows_had_one_of_them",),
+    ),
+    Planted(
+        "a replaced disk counts in a recovery",
+        f"{PACKAGE}promotion.py",
+        "if one.identity.node in voters and one.identity.node not in replaced",
+        "if one.identity.node in voters",
+        (f"{RECOVERY}test_a_promise_without_the_log_of_then_is_none",),
+    ),
+    Planted(
+        "a copy out of sync is elected beside one that is in sync",
+        f"{PACKAGE}election_members.py",
+        ".intersection(state.in_sync)",
+        ".intersection(())",
+        (f"{RECOVERY}test_an_in_sync_copy_that_may_come_back_leads_instead",),
     ),
 )

@@ -47,7 +47,15 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs" / "how-to").glob("*.md")), ROOT / "docs" / "security.md"]
-OTHERS = {"grow-and-shrink", "one-configuration", "keep-a-second-copy", "fail-over"}
+OTHERS = {
+    "grow-and-shrink",
+    "one-configuration",
+    "keep-a-second-copy",
+    "fail-over",
+    "what-happens-when",
+    "replace-a-machine",
+    "upgrade-without-a-stop",
+}
 PAGES_OF_ONE = [page for page in PAGES if page.stem not in OTHERS]
 """The pages that need one broker; a test with the name of each other page runs it."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -76,6 +76,13 @@ def test_a_trial_is_noted_and_no_problem() -> None:
     ]
 
 
+def test_a_learner_is_noted() -> None:
+    learner = replace(node("d"), is_voter=False)
+    (found,) = findings(group(nodes=(*group().nodes, learner)))
+    assert (found.check, found.note) == ("copies", True)
+    assert "d is a learner" in found.what
+
+
 def test_only_changes_are_printed_and_no_older_epoch() -> None:
     known: dict[str, Any] = {}
     assert len(list(changed(known, [group()]))) == 1

@@ -65,13 +65,13 @@ class ElectionGroup:
         while True:
             here = role()
             node = None if here is None else here.node
-            self.is_absent = False
             try:
                 if (problem := await self._problem(node)) != self.problem:
                     self.problem = problem
                     get_logger().info("replica.coordination", message=problem or "etcd has the group")
             except TroveError as error:
                 self.problem = self.no_founding = error.message
+                self.is_absent = False
             if node is not None and not self.problem and role() is here:
                 return node
             await asyncio.sleep(LOOK_S)
@@ -88,12 +88,13 @@ class ElectionGroup:
             return "the node has no group yet"
         if not is_there:
             if not _has_just_founded(node):
-                self.is_absent = True
+                self.is_absent = True  # until a reading has another answer: a promise may be asked meanwhile
                 return (
                     "etcd has nothing of the group that this node belongs to: is it another etcd, or another"
                     f" etcd_prefix? If the group's is lost for ever: trovemq cluster recover {self.me}"
                 )
             snapshot = await self._found(node)
+        self.is_absent = False
         config = _config_of(snapshot)
         if (config.cluster, config.group) != (place.cluster, place.group):
             return (

@@ -41,6 +41,12 @@ def _copies(group: ReplicaGroup) -> Iterator[Finding]:
     elif missing:
         what = f"{', '.join(missing)} is not in sync"
         yield Finding("copies", group.group, what, "start it, or trovemq cluster replace NODE")
+    for one in group.nodes:
+        if not one.is_voter:
+            what = f"{one.node} is a learner: its copy does not count, or not yet"
+            yield Finding(
+                "copies", group.group, what, "wait until it has all, if it was just added", note=True
+            )
     if len(voters) == 2 and group.in_sync_min > 1:
         what = "of two voters each is needed: with one away no message is acknowledged"
         yield Finding("copies", group.group, what, "add a third node", note=True)
