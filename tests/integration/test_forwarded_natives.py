@@ -15,10 +15,12 @@ import pytest
 
 from tests.integration.test_cluster_local import running
 from tests.integration.test_failover import kill, promote, ready
-from tests.integration.test_replica_groups import NAMES, SMALL, in_sync, objects, until
+from tests.integration.test_replica_groups import NAMES, SMALL, Broker, in_sync, objects, until
+from tests.support.certificates import Certificates
 from tests.support.engine import sent_record
 from tests.support.remoting_client import remoting_client
 from tests.support.stubs import ADMIN, MESSAGES, PRODUCERS, QUERIES, stub_of
+from trovemq._common.loopback_ports import kept_port, port_of
 from trovemq_broker.cluster.nameserver_session import error_in, open_session
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings, open_channel
@@ -187,3 +189,28 @@ def test_a_remoting_client_at_a_follower_was_cut_off(tmp_path: Path) -> None:
 
         until("the next leader serves remoting clients of the follower", is_served)
         assert command.ended(signal.SIGTERM)[0] == 0
+
+
+def test_a_call_by_tls_at_a_follower_was_refused(tmp_path: Path) -> None:
+    """The nodes are on one machine: the hop to the leader is on loopback."""
+    certificates = Certificates.made(tmp_path / "certificates")
+    kept = [kept_port() for _ in range(5)]
+    ports = [port_of(one) for one in kept]
+    a, b = Broker(tmp_path, "a", (ports[0], ports[1])), Broker(tmp_path, "b", (ports[2], ports[3]))
+    nodes = f"replica_nodes=a@{a.address}/{a.streams},b@{b.address}/{b.streams}"
+    files = f"tls_certificate={certificates.pem('server')}", f"tls_key={certificates.key('server')}"
+    try:
+        a.start(nodes)
+        b.start(nodes, f"tls_listen=127.0.0.1:{ports[4]}", *files)
+        until("both are in sync", lambda: a.leads(["a", "b"]))
+        objects(a.address, "topic", "create", "orders", "--queues", "1")
+        trusted = grpc.ssl_channel_credentials(certificates.ca.read_bytes())
+        with grpc.secure_channel(f"localhost:{ports[4]}", trusted) as channel:
+            assert send(channel, b"by TLS").status == common_pb2.PUT_OK
+        assert [one.stop() for one in (b, a)] == [0, 0]
+    finally:
+        for port in kept:
+            port.close()
+        for one in (a, b):
+            if one.process is not None and one.process.poll() is None:
+                one.stop(signal.SIGKILL)

@@ -253,7 +253,8 @@ class CallForwarder:
             del self._open[key]
 
     async def _connection(self, key: Key, *, by_tls: bool) -> _Connection:
-        """TroveError BROKER_NOT_FOUND; BROKER_UNREACHABLE without TLS for a call that came by it."""
+        """TroveError BROKER_NOT_FOUND; BROKER_UNREACHABLE without TLS for a call that came by it, unless the
+        broker is on this machine."""
         broker = key[0]
         routed = next((one for one in self._routes.brokers if one.name == broker), None)
         if routed is None:
@@ -261,8 +262,9 @@ class CallForwarder:
             text = f"broker {broker} is away: it is not in the routes"
             raise TroveError(errors.BROKER_NOT_FOUND, text, broker=broker)
         endpoint = self._endpoints.routed(routed)
-        if by_tls and endpoint.channels.tls is None:
-            raise TroveError(errors.BROKER_UNREACHABLE, f"broker {broker}: {_NO_TLS}", broker=broker)
+        if by_tls and not endpoint.is_private:
+            fields = {"broker": broker, errors.UNREAD: "true"}
+            raise TroveError(errors.BROKER_UNREACHABLE, f"broker {broker}: {_NO_TLS}", **fields)
         known = self._connections.get(key)
         if known is not None and known.endpoint == endpoint:
             return known

@@ -15,9 +15,13 @@ from trovemq_broker.cluster.call_forwarding import CALLS, CALLS_MAX, RECEIVES_MA
 from trovemq_broker.cluster.cluster_reply import ReplyReader
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
+from trovemq_broker.cluster.leader_route import LeaderRoute
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.route_metrics import ForwardsCollector
+from trovemq_broker.cluster.view import GroupLeader, GroupNode
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.tls import ClientTls
 
 pytestmark = pytest.mark.asyncio
 
@@ -102,3 +106,34 @@ async def test_a_call_behind_others_log_ins_ends_before_its_deadline() -> None:
         assert await refusal(to, call=Call(remaining_s=0.2)) == "REQUEST_TIMEOUT"
     assert (to.open_calls, to.failed) == (0, {"REQUEST_TIMEOUT": 1})
     await to.close()
+
+
+class Route:
+    """The leader of a replica group at an address of another machine. `by_tls`: its address by TLS."""
+
+    def __init__(self, by_tls: str) -> None:
+        leader = GroupLeader("g", "b", 5, (GroupNode("b", "10.0.0.2:8081"),))
+        self._route = LeaderRoute("a", lambda: leader, lambda: by_tls)
+
+    @property
+    def brokers(self) -> Any:
+        return self._route.brokers
+
+
+def to_leader(by_tls: str) -> CallForwarder:
+    route = Route(by_tls)
+    channels = replace(registration_channels(), connect_timeout_ms=200, tls=ClientTls())
+    return CallForwarder(route, Endpoints(route, channels), None)
+
+
+async def test_a_call_by_tls_goes_to_a_leader_by_tls() -> None:
+    to = to_leader("10.0.0.2:8443")
+    endpoint = (await to._connection(("a", CALLS), by_tls=True)).endpoint
+    assert (str(endpoint.address), endpoint.is_private) == ("10.0.0.2:8443", True)
+    await to.close()
+
+
+async def test_a_call_by_tls_waits_until_the_leader_s_address_is_known() -> None:
+    with pytest.raises(TroveError, match="BROKER_UNREACHABLE") as refused:
+        await to_leader("")._connection(("a", CALLS), by_tls=True)
+    assert refused.value.fields[errors.UNREAD] == "true"

@@ -476,6 +476,11 @@ class FollowerRole:
             return None
         return group_leader(place, leader.node, leader.epoch)
 
+    def leader_tls_address(self) -> str:
+        """Where the leader serves clients by TLS, as it said last; empty where that is not known."""
+        status = self._finding.statuses.get(self._leader_name())
+        return "" if status is None else status.tls_address
+
     def leading(self) -> LeaderStreams:
         raise self.refusal()
 

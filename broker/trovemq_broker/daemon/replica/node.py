@@ -96,6 +96,8 @@ class NodeApp:
         self._has_left = False
         """Whether the group is over: its store is a single broker's."""
         self._own: Address | None = None
+        self._tls_address = ""
+        """Of clients by TLS, for the other nodes."""
         self._members_known: Collection[str] = [one.node for one in settings.named_nodes]
         """While the store is not open."""
         self.serving: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
@@ -224,6 +226,7 @@ class NodeApp:
             ReplicaCollector(self.status, self._role_figures, self._figures),
             reads=settings.read_from_replicas,
             leader=lambda: None if role is None else role.leader(),
+            leader_tls=lambda: "" if role is None else role.leader_tls_address(),
             calls=self._forward_by,
         )
         listening = await self._bind(servers)
@@ -313,6 +316,8 @@ class NodeApp:
         self._settings = replace(
             self._settings, listen=str(address), http=str(http or "off"), tls_listen=str(tls or "")
         )
+        advertised = self._settings.advertised(address)
+        self._tls_address = str(self._settings.tls_advertised(advertised, tls)) if tls else ""
         return Listening(address, http, tls)
 
     async def _own_address(self, stop: Stop) -> Address | None:
@@ -413,6 +418,7 @@ class NodeApp:
             etcd_members=etcd.members,
             etcd_version=etcd.version,
             etcd_problem=etcd.problem,
+            tls_address=self._tls_address,
         )
 
     def _role_figures(self) -> RoleFigures | None:

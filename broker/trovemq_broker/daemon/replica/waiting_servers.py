@@ -117,7 +117,8 @@ class ForwardBy(NamedTuple):
 
 class WaitingServers:
     """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
-    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known; `calls`:
+    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known,
+    and `leader_tls`: its address by TLS; `calls`:
     how it is called, None: no calls are forwarded."""
 
     def __init__(
@@ -132,11 +133,13 @@ class WaitingServers:
         *,
         reads: bool = False,
         leader: Callable[[], GroupLeader | None] = lambda: None,
+        leader_tls: Callable[[], str] = str,
         calls: ForwardBy | None = None,
     ) -> None:
         """`reads`: it serves reads once `self.reads` is open."""
         self._settings = settings
         self._leader = leader
+        self._leader_tls = leader_tls
         self._version = version
         self._node = node
         self._refusal = refusal
@@ -190,7 +193,7 @@ class WaitingServers:
         return parse_address(leader.address) if leader is not None and leader.address else None
 
     def _open_forwarder(self, calls: ForwardBy) -> CallForwarder:
-        route = LeaderRoute(self._settings.name, self._leader)
+        route = LeaderRoute(self._settings.name, self._leader, self._leader_tls)
         endpoints = Endpoints(route, calls.channels, must_check=self._settings.authentication_enable)
         return CallForwarder(route, endpoints, calls.credentials)
 

@@ -125,6 +125,7 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
         etcd=pb.EtcdHealth(
             members=status.etcd_members, version=status.etcd_version, problem=status.etcd_problem
         ),
+        tls_address=status.tls_address,
     )
 
 
@@ -211,4 +212,5 @@ def read_status(data: bytes) -> NodeStatus:
         etcd_members=found.etcd.members,
         etcd_version=found.etcd.version,
         etcd_problem=found.etcd.problem,
+        tls_address=found.tls_address,
     )
