@@ -26,8 +26,9 @@ FAULTS = (
     ElectedNodes.store_removed,
     ElectedNodes.etcd_paused,
     ElectedNodes.etcd_killed,
+    ElectedNodes.switched_over,
 )
-TOTAL = 42
+TOTAL = 48
 DEFAULT = (0, 1, 2, 4)
 
 

@@ -76,7 +76,7 @@ GOALS: Final = (
     Goal("config", "walks of the cluster's configuration", 60, 4_000),
     Goal("replication", "walks of a replica group", 80, 4_000),
     Goal("replication", "walks of a group that elects its leaders", 100, 4_000),
-    Goal("failover", "faults of a group that elects its leaders, under a ledger", 4, 42),
+    Goal("failover", "faults of a group that elects its leaders, under a ledger", 4, 48),
     Goal("atomic", "crash states of atomic transactions", 100, 1_000),
     Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),
