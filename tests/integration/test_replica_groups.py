@@ -79,6 +79,12 @@ def log_of(command: Command, node: str, end: int) -> bytes:
     return b"".join(one.read_bytes() for one in segments)[:end]
 
 
+def consumers(command: Command, node: str) -> bytes:
+    """The saved state of the consumers; empty if there is none."""
+    path = Path(command.rows[node]["store"]) / "trovemq/consumers.snapshot"
+    return path.read_bytes() if path.exists() else b""
+
+
 def send(server: str, count: int, first: int = 0) -> set[str]:
     """Sends messages, each acknowledged."""
     sent = set()
@@ -119,6 +125,11 @@ def test_a_group_lives_through_the_loss_of_its_leader_and_of_a_disk(tmp_path: Pa
         sent = send(command.server, 5)
         objects(command.server, "group", "offset", "commit", "auditors", TOPIC, "0", "0")
         until("the copies have all", lambda: in_sync(command, first))
+        until(
+            "the copies have the consumers' state",
+            lambda: len({consumers(command, one) for one in NAMES}) == 1,
+        )
+        assert consumers(command, second), "a promotion continues from it"
         end = group(command, first)["nodes"][0]["end"]
         logs = {log_of(command, name, end) for name in NAMES}
         assert len(logs) == 1, "the logs are equal byte for byte"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -19,7 +19,7 @@ from trovemq_broker.replication.frames import Epoch, Hello, Identity, Node, Offs
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames as wire
-from trovemq_broker.server.wire.replica_frames import PromiseAsked
+from trovemq_broker.server.wire.replica_frames import ConsumersPart, PromiseAsked
 from trovemq_broker.server.wire.replica_messages import status_reply
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_services import add_service
@@ -63,6 +63,11 @@ class ReplicaNode(Protocol):
 
     async def read_log(self, offset: Offset, size_max: int) -> tuple[bytes, int]:
         """Committed records and the blank after them. TroveError REPLICA_OFFSET_MISMATCH, STORE_FAILED."""
+        ...
+
+    async def read_consumers(self, epoch: Epoch, known: int, offset: int) -> ConsumersPart:
+        """Of the state that this leader has saved. TroveError NOT_LEADER, EPOCH_STALE: it leads another
+        epoch."""
         ...
 
 
@@ -117,16 +122,30 @@ class ReplicationService:
         if asked.epoch < self._node.promised:
             text = f"a call of epoch {asked.epoch}; {self._node.promised} is promised"
             raise TroveError(errors.EPOCH_STALE, text)
-        if self._reads[asked.node] >= self._settings.reads_max:
-            text = f"{self._settings.reads_max} calls of node {asked.node} read the log already"
-            raise TroveError(errors.LIMIT_EXCEEDED, text)
-        self._reads[asked.node] += 1
-        try:
+        with self._one_read(asked.node):
             size_max = min(asked.size_max, self._settings.read_size_max)
             data, blank = await self._node.read_log(asked.offset, size_max)
-        finally:
-            self._reads[asked.node] -= 1
         return wire.range_bytes(wire.LogRange(asked.offset, data, crc32(data), blank))
+
+    async def read_consumers(self, request: bytes, context: Any) -> bytes:
+        asked = wire.consumers_asked(request)
+        self._allowed.check_node(context, asked.node)
+        self._check_names(asked.cluster, asked.group)
+        with self._one_read(asked.node):
+            part = await self._node.read_consumers(asked.epoch, asked.known, asked.offset)
+        return wire.consumers_bytes(part)
+
+    @contextmanager
+    def _one_read(self, node: Node) -> Iterator[None]:
+        """TroveError LIMIT_EXCEEDED."""
+        if self._reads[node] >= self._settings.reads_max:
+            text = f"{self._settings.reads_max} calls of node {node} read the store already"
+            raise TroveError(errors.LIMIT_EXCEEDED, text)
+        self._reads[node] += 1
+        try:
+            yield
+        finally:
+            self._reads[node] -= 1
 
     async def get_status(self, request: bytes, context: Any) -> bytes:
         asked = wire.status_asked(request)

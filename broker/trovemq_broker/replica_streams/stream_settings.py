@@ -18,7 +18,7 @@ class StreamSettings:
         streams_max: Streams of followers at a leader, also of ones that are refused in a moment.
         queued_frames_max: Frames to one follower that are not sent yet.
         read_size_max: Of the answer to ReadLog; one record may be larger.
-        reads_max: Calls of ReadLog of one node at a time.
+        reads_max: Calls of ReadLog and ReadConsumers of one node at a time.
     """
 
     tick_ms: int = 100

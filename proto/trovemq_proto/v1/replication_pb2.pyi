@@ -191,6 +191,32 @@ class ReadLogReply(_message.Message):
     data: bytes
     def __init__(self, offset: _Optional[int] = ..., crc: _Optional[int] = ..., blank: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class ReadConsumersRequest(_message.Message):
+    __slots__ = ("cluster", "group", "epoch", "node", "known", "offset")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    group: str
+    epoch: int
+    node: str
+    known: int
+    offset: int
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., node: _Optional[str] = ..., known: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ReadConsumersReply(_message.Message):
+    __slots__ = ("size", "crc", "data")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    crc: int
+    data: bytes
+    def __init__(self, size: _Optional[int] = ..., crc: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class ReplicaStatusRequest(_message.Message):
     __slots__ = ("cluster", "group", "node")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]

@@ -30,6 +30,24 @@ assert len(_MARK) + 1 + 4 == _HEAD_SIZE, "the mark, the format's number and the 
 State = TypeVar("State", bound=msgspec.Struct)
 
 
+def crc_of(head: bytes) -> int:
+    """The CRC that the first bytes of a content state; 0 where they are none of a snapshot."""
+    is_one = len(head) >= _HEAD_SIZE and head[:7] == _MARK
+    return int.from_bytes(head[8:12], "little") if is_one else 0
+
+
+def decoded(data: bytes, kind: type[State]) -> State | None:
+    """The state of a whole content, or the fields of it that `kind` has; None if it cannot be used."""
+    if len(data) < _HEAD_SIZE or data[:7] != _MARK or data[7] > FORMAT:
+        return None
+    if crc_of(data) != crc32(data[_HEAD_SIZE:]):
+        return None
+    try:
+        return msgspec.msgpack.decode(data[_HEAD_SIZE:], type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
 class SnapshotFile(Generic[State]):
     """One snapshot of one kind of state, at `path` of the store (under `trovemq/`)."""
 
@@ -44,18 +62,11 @@ class SnapshotFile(Generic[State]):
         if not self._files.exists(self.path):
             return None
         data = self._files.read_bytes(self.path)
-        if len(data) < _HEAD_SIZE or data[:7] != _MARK:
-            return None
-        if data[7] > FORMAT:
+        if len(data) >= _HEAD_SIZE and data[:7] == _MARK and data[7] > FORMAT:
             raise TroveError(
                 errors.STORE_NEWER, f"{self.path} has format {data[7]}, this version knows {FORMAT}"
             )
-        if int.from_bytes(data[8:12], "little") != crc32(data[_HEAD_SIZE:]):
-            return None
-        try:
-            return msgspec.msgpack.decode(data[_HEAD_SIZE:], type=self._kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return decoded(data, self._kind)
 
     def encode(self, state: State) -> bytes:
         """The file's content; cheap enough for the event loop, unlike save()."""

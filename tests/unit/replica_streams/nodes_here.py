@@ -35,6 +35,7 @@ from trovemq_broker.replication.leader import GroupSettings
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus, Role
 from trovemq_broker.server.access.security_service import SecurityService
+from trovemq_broker.server.wire.replica_frames import ConsumersPart
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcLimits, GrpcServer
 from trovemq_daemon.metrics import RpcMetrics, new_registry
@@ -353,6 +354,9 @@ class NodeHere:
             raise TroveError(errors.REPLICA_OFFSET_MISMATCH, f"nothing is committed at {offset}")
         await asyncio.sleep(0)
         return self.log.records_at(offset, min(size_max, self.state.commit - offset))
+
+    async def read_consumers(self, epoch: Epoch, known: int, offset: int) -> ConsumersPart:
+        return ConsumersPart()
 
     # --- for tests ------------------------------------------------------------------------------------
     def check_tasks(self) -> None:

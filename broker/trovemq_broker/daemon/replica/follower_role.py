@@ -17,6 +17,7 @@ from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.config_wiring import monotonic_ms
 from trovemq_broker.daemon.opening import wall_ms
 from trovemq_broker.daemon.replica import new_node
+from trovemq_broker.daemon.replica.consumers_copy import copy_of
 from trovemq_broker.daemon.replica.elected import Elected
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.follower_reads import FollowerReads
@@ -130,8 +131,13 @@ class FollowerRole:
         finding = asyncio.create_task(self._finding.run(), name="replica-finding")
         stopping = asyncio.create_task(stop.wait())
         repair = repair_of(self.node, self._calls, self._leader_name)
-        repairing = asyncio.create_task(repair.run(), name="replica-repair")
-        repairing.add_done_callback(self._work_ended)
+        copy = copy_of(self.node, self._calls, self._followed)
+        beside = [
+            asyncio.create_task(repair.run(), name="replica-repair"),
+            asyncio.create_task(copy.run(), name="replica-consumers"),
+        ]
+        for task in beside:
+            task.add_done_callback(self._work_ended)
         try:
             await asyncio.wait((stopping, self._ended, finding), return_when=asyncio.FIRST_COMPLETED)
             if finding.done():
@@ -140,10 +146,9 @@ class FollowerRole:
         finally:
             stopping.cancel()
             finding.cancel()
-            repairing.cancel()
-            for task in self._tasks:
+            for task in (*beside, *self._tasks):
                 task.cancel()
-            await asyncio.gather(stopping, finding, repairing, *self._tasks, return_exceptions=True)
+            await asyncio.gather(stopping, finding, *beside, *self._tasks, return_exceptions=True)
             self._is_over = True
             async with self._changing:  # a call's change has ended, and no other begins
                 await self._stop_following()
@@ -337,6 +342,13 @@ class FollowerRole:
             return None if leader is None or leader[0] == place.node else leader
         found = self._finding.leader(place.cluster, self.node.state.promised)
         return None if found is None else (found.node, found.epoch)
+
+    def _followed(self) -> tuple[Node, Epoch] | None:
+        """Whose frames come now, and of which epoch; None: of none."""
+        stream = self._stream
+        follower = stream.follower if stream is not None and stream.is_following else None
+        leader = self._leader_name()
+        return (leader, follower.epoch) if follower is not None and leader else None
 
     def _leader_name(self) -> Node:
         """Empty where none is known."""

@@ -26,6 +26,7 @@ from trovemq_broker.daemon.app import (
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import clock_ms, wall_ms
 from trovemq_broker.daemon.own_address import own_address
+from trovemq_broker.daemon.replica.consumers_copy import part_of
 from trovemq_broker.daemon.replica.coordinated import Coordinated
 from trovemq_broker.daemon.replica.cut_listing import cut_files, cut_part
 from trovemq_broker.daemon.replica.election_figures import ElectionFigures
@@ -57,6 +58,7 @@ from trovemq_broker.replication.status import (
     Promoted,
     PromotionAsked,
 )
+from trovemq_broker.server.wire.replica_frames import ConsumersPart
 from trovemq_daemon.addresses import Address
 from trovemq_daemon.grpc_server import GrpcServer
 from trovemq_daemon.lifecycle import Stop
@@ -387,6 +389,13 @@ class NodeApp:
         node = self._open_role.node
         await run_in_thread(partial(node.read_ahead, Offset(offset), size_max))
         return self._open_role.node.read_committed(Offset(offset), size_max)
+
+    async def read_consumers(self, epoch: Epoch, known: int, offset: int) -> ConsumersPart:
+        role = self._open_role
+        role.leading()
+        if role.leads != epoch:
+            raise TroveError(errors.EPOCH_STALE, f"this node leads epoch {role.leads}, and not {epoch}")
+        return await run_in_thread(partial(part_of, role.node.files, known, offset))
 
     def open_status(self) -> NodeStatus:
         return self._completed(self._open_role.status())

@@ -15,7 +15,14 @@ from trovemq_broker.replication.frames import Identity, Node
 from trovemq_broker.replication.promotion import Promised
 from trovemq_broker.replication.status import MembersChange, NodeStatus
 from trovemq_broker.server.wire import replica_frames, replica_messages
-from trovemq_broker.server.wire.replica_frames import LogRange, PromiseAsked, RangeAsked, StatusAsked
+from trovemq_broker.server.wire.replica_frames import (
+    ConsumersAsked,
+    ConsumersPart,
+    LogRange,
+    PromiseAsked,
+    RangeAsked,
+    StatusAsked,
+)
 from trovemq_daemon.addresses import parse_address
 from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
@@ -88,6 +95,16 @@ class NodeCalls:
         return replica_frames.range_of(
             await self._ask(endpoint, replica_frames.READ_LOG, request, READ_LOG_S)
         )
+
+    async def read_consumers(self, member: Member, asked: ConsumersAsked) -> ConsumersPart:
+        """Of the leader. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, GROUP_MISMATCH, NOT_LEADER,
+        EPOCH_STALE, LIMIT_EXCEEDED."""
+        endpoint = self.listener(member)
+        channels = replace(endpoint.channels, message_size_max=StreamSettings().message_size_max)
+        request = replica_frames.consumers_request(asked)
+        path = replica_frames.READ_CONSUMERS
+        answer = await self._ask(replace(endpoint, channels=channels), path, request, READ_LOG_S)
+        return replica_frames.consumers_of(answer)
 
     async def store_members(self, member: Member, change: MembersChange) -> Identity:
         """The log of the node that has stored the list. TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT,

@@ -362,6 +362,7 @@ _SERVICES: Final[dict[str, dict[str, Row]]] = {
         "Follow": _SUPER,
         "Promise": _SUPER_ACT,
         "ReadLog": _SUPER,
+        "ReadConsumers": _SUPER,
         "GetStatus": _SUPER,
         "StoreMembers": _SUPER_ACT,
     },

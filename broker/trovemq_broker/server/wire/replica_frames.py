@@ -60,6 +60,7 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["ReplicationService"]
 FOLLOW: Final = f"/{SERVICE.full_name}/Follow"
 PROMISE: Final = f"/{SERVICE.full_name}/Promise"
 READ_LOG: Final = f"/{SERVICE.full_name}/ReadLog"
+READ_CONSUMERS: Final = f"/{SERVICE.full_name}/ReadConsumers"
 GET_STATUS: Final = f"/{SERVICE.full_name}/GetStatus"
 STORE_MEMBERS: Final = f"/{SERVICE.full_name}/StoreMembers"
 
@@ -91,6 +92,26 @@ class RangeAsked(NamedTuple):
     offset: Offset
     size_max: int
     node: Node
+
+
+class ConsumersAsked(NamedTuple):
+    """`node`, which follows `epoch`, asks for the consumers' state, from a byte on. `known`: the CRC of the
+    one that it has; 0: none."""
+
+    cluster: str
+    group: str
+    epoch: Epoch
+    node: Node
+    known: int
+    offset: int
+
+
+class ConsumersPart(NamedTuple):
+    """`size` and `crc`: of the whole. No size: the caller has it, or there is none."""
+
+    size: int = 0
+    crc: int = 0
+    data: bytes = b""
 
 
 class StatusAsked(NamedTuple):
@@ -313,6 +334,27 @@ def range_of(data: bytes) -> LogRange:
     data = one.data
     offset, blank = _checked_range(one, data)
     return LogRange(offset, data, one.crc, blank)
+
+
+def consumers_request(asked: ConsumersAsked) -> bytes:
+    return pb.ReadConsumersRequest(**asked._asdict()).SerializeToString()
+
+
+def consumers_asked(data: bytes) -> ConsumersAsked:
+    """TroveError REPLICA_FRAME_ILLEGAL."""
+    one = _parsed(pb.ReadConsumersRequest, data)
+    names = _name(one.cluster), _name(one.group), _epoch(one.epoch), _name(one.node)
+    return ConsumersAsked(*names, one.known, _number(one.offset))
+
+
+def consumers_bytes(part: ConsumersPart) -> bytes:
+    return pb.ReadConsumersReply(**part._asdict()).SerializeToString()
+
+
+def consumers_of(data: bytes) -> ConsumersPart:
+    """TroveError REPLICA_FRAME_ILLEGAL."""
+    one = _parsed(pb.ReadConsumersReply, data, has_data=True)
+    return ConsumersPart(_number(one.size), one.crc, one.data)
 
 
 def status_request(asked: StatusAsked) -> bytes:

@@ -28,7 +28,7 @@ from trovemq_proto.v1 import admin_pb2, message_pb2, query_pb2, security_pb2
 ADMINISTRATIVE = Action.CREATE | Action.UPDATE | Action.DELETE | Action.COMMAND | Action.BACKUP
 BY_NAME = {"/apache.rocketmq.v2.Admin/AdminSendMessage": Audit.ACT}
 READ_ONLY = re.compile(
-    r".*/(List|Test|Get)\w+|.*/(Register|Forget|WatchConfig|Forward|ForwardTelemetry|Follow|ReadLog)"
+    r".*/(List|Test|Get)\w+|.*/(Register|Forget|WatchConfig|Forward|ForwardTelemetry|Follow|ReadLog|ReadConsumers)"
 )
 """Forwarded calls are calls with messages, which are not audited where clients make them, either."""
 CANARY = "canary-body-6"

@@ -108,6 +108,7 @@ trovemq.v1.ReplicationService
     Follow: super
     Promise: super
     ReadLog: super
+    ReadConsumers: super
     GetStatus: super
     StoreMembers: super
 trovemq.v1.ForwardingService
