@@ -62,9 +62,12 @@ def leads(command: Command, node: str) -> bool:
 
 
 def in_sync(command: Command, node: str) -> bool:
-    """Whether all nodes are in sync, and have all of the log."""
-    found = group(command, node)
-    return found["in_sync"] == NAMES and {one["lag_bytes"] for one in found["nodes"]} == {0}
+    """Whether all nodes are in sync, and have all of the log. False also while the node changes its role."""
+    code, out, _ = run_here(str(command.rows[node]["address"]), "--json", "cluster", "status")
+    if code != 0 or not out:
+        return False
+    found = json.loads(out)
+    return bool(found["in_sync"] == NAMES and {one["lag_bytes"] for one in found["nodes"]} == {0})
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
