@@ -63,7 +63,8 @@ class FailoverLedger:
             for name, kind in TOPICS.items():
                 options = {"deduplicate": "1h"} if name in ("plain", "steps") else None
                 await client.admin.create_topic(name, 2, message_type=kind, options=options)
-            async with asyncio.TaskGroup() as readers:
+            # It answers the checks of the broker until all is read.
+            async with client.producer("deals", checker=_decision) as deals, asyncio.TaskGroup() as readers:
                 reading = [
                     readers.create_task(one)
                     for one in (
@@ -73,8 +74,9 @@ class FailoverLedger:
                     )
                 ]
                 async with asyncio.TaskGroup() as senders:
-                    for work in (self._plain, self._steps, self._later, self._deals, self._atomic):
+                    for work in (self._plain, self._steps, self._later, self._atomic):
                         senders.create_task(work(client))
+                    senders.create_task(self._deals(deals))
                     senders.create_task(self._left_open())
                     await disturb()
                     await asyncio.sleep(AFTERWARDS_S)
@@ -130,24 +132,23 @@ class FailoverLedger:
                 body = b"%d" % number
                 await self._sent("later", body, producer.send(body, deliver_after=0.1 + number % 20 / 10))
 
-    async def _deals(self, client: trovemq.Client) -> None:
-        async with client.producer("deals", checker=_decision) as producer:
-            async for number in self._paced():
-                kept = number % 2 == 0
-                body = b"%s %d" % (b"keep" if kept else b"drop", number)
-                if not kept:
-                    self.refused["deals"].add(body)
-                transaction = producer.transaction(check_after_ms=2_000)
-                try:
-                    await transaction.__aenter__()
-                    await transaction.send(body)
-                except TroveError:
-                    self.open += 1
-                    continue
-                if kept:
-                    self.acknowledged["deals"].add(body)  # its end is its decision, or the check's
-                with suppress(TroveError):  # the broker asks
-                    await (transaction.commit() if kept else transaction.rollback())
+    async def _deals(self, producer: trovemq.Producer) -> None:
+        async for number in self._paced():
+            kept = number % 2 == 0
+            body = b"%s %d" % (b"keep" if kept else b"drop", number)
+            if not kept:
+                self.refused["deals"].add(body)
+            transaction = producer.transaction(check_after_ms=2_000)
+            try:
+                await transaction.__aenter__()
+                await transaction.send(body)
+            except TroveError:
+                self.open += 1
+                continue
+            if kept:
+                self.acknowledged["deals"].add(body)  # its end is its decision, or the check's
+            with suppress(TroveError):  # the broker asks
+                await (transaction.commit() if kept else transaction.rollback())
 
     async def _left_open(self) -> None:
         """Half messages whose producer is gone: another one is asked, at any leader."""
