@@ -15,12 +15,15 @@ WAIT_S_MAX = 60
 
 
 class CutLink:
-    """Forwards connections to its `address` to the target; an event loop in a thread."""
+    """Forwards connections to its `address` to the target; an event loop in a thread. `port`: of its address,
+    which no other process takes meanwhile; 0: any."""
 
-    def __init__(self, target: str) -> None:
-        host, port = target.rsplit(":", 1)
-        self._target = host, int(port)
+    def __init__(self, target: str, port: int = 0) -> None:
+        host, target_port = target.rsplit(":", 1)
+        self._target = host, int(target_port)
         self.address = ""
+        self._port = port
+        self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._whole = asyncio.Event()
@@ -42,27 +45,48 @@ class CutLink:
     def mend(self) -> None:
         self._loop.call_soon_threadsafe(self._whole.set)
 
+    def refuse(self) -> None:
+        """As the port of a process that has ended."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(WAIT_S_MAX)
+
+    def listen(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(WAIT_S_MAX)
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _open(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
         self._whole.set()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()[:2]
+        await self._open()
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
         self.address = f"{host}:{port}"
         self._ready.set()
         await self._stop.wait()
-        server.close()
+        await self._close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._whole.wait()
         try:
+            await self._whole.wait()
             there, back = await asyncio.open_connection(*self._target)
+            try:
+                await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
+            finally:
+                back.close()
         except OSError:
             writer.transport.abort()
-            return
-        await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
+        finally:
+            writer.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

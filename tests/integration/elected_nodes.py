@@ -37,10 +37,10 @@ class Node:
     """`peers`: the way of the other nodes to its streams; `etcd`: its way to etcd."""
 
     def __init__(self, directory: Path, name: str, etcd: str, stack: ExitStack) -> None:
-        ports = [stack.enter_context(kept_port()) for _ in range(3)]
+        ports = [stack.enter_context(kept_port()) for _ in range(4)]
         self.name = name
-        self.address, self.http, self.streams = (f"127.0.0.1:{port_of(one)}" for one in ports)
-        self.peers = stack.enter_context(CutLink(self.streams))
+        self.address, self.http, self.streams, _ = (f"127.0.0.1:{port_of(one)}" for one in ports)
+        self.peers = stack.enter_context(CutLink(self.streams, port_of(ports[-1])))
         self.etcd = stack.enter_context(CutLink(etcd))
         self.store, self.log = directory / name, directory / f"{name}.log"
         self._clock = directory / f"{name}.clock"
@@ -49,6 +49,7 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, nodes: str) -> None:
+        self.peers.listen()
         settings = [
             *("coordination=etcd", f"node_name={self.name}", f"replication_listen={self.streams}"),
             *(f"replication_advertise={self.peers.address}", f"etcd_endpoints={self.etcd.address}"),
@@ -70,6 +71,7 @@ class Node:
         self.signal(signal.SIGKILL)
         assert self.process is not None
         self.process.wait(WAIT_S_MAX)
+        self.peers.refuse()
 
     def step_clock(self) -> None:
         """By STEP_S, forwards or back again."""
