@@ -83,4 +83,14 @@ FAILOVER_FAULTS: Final = (
         "                if has_begun:\n",
         (f"{CALLS}test_a_send_whose_outcome_is_open_is_not_repeated",),
     ),
+    Planted(
+        "native calls are forwarded to a leader that does not check their users",
+        "broker/trovemq_broker/daemon/replica/waiting_servers.py",
+        "if status is not None and status.checks_forwarded else self._refusal()",
+        "if status is not None else self._refusal()",
+        (
+            "tests/unit/daemon/test_waiting_servers.py::"
+            "test_a_leader_of_the_version_before_admitted_all_calls_of_a_follower_s_clients",
+        ),
+    ),
 )

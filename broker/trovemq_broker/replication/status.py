@@ -45,7 +45,8 @@ class NodeStatus:
     joins takes it over. `lag_ms`: of a follower's readers (ReadLag). `problem`: empty if there is none.
     `lease_left_ms`: of a leader that was elected. `cannot_lead`: why it must not be chosen as the leader;
     empty: it may. `clock_ms`: the node's time. `etcd_problem`: why etcd does not answer this node.
-    `tls_address`: of its port for clients by TLS, or empty."""
+    `tls_address`: of its port for clients by TLS, or empty. `checks_forwarded`: as a leader it knows the user
+    of a native call that another node forwards; an earlier version takes the node for the caller."""
 
     group: str
     node: Node
@@ -78,6 +79,7 @@ class NodeStatus:
     etcd_version: str = ""
     etcd_problem: str = ""
     tls_address: str = ""
+    checks_forwarded: bool = False
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -55,7 +55,7 @@ class ReplicaCopy(_message.Message):
     def __init__(self, node: _Optional[str] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., lag_ms: _Optional[int] = ..., connected: _Optional[bool] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch", "lag_ms", "coordination", "lease_left_ms", "clock_ms", "sealing_key_id", "etcd", "cannot_lead", "tls_address")
+    __slots__ = ("group", "node", "cluster_id", "role", "epoch", "promised", "leader", "begin", "end", "flushed", "commit", "in_sync", "in_sync_epoch", "in_sync_version", "in_sync_min", "members", "copies", "problem", "lag_bytes", "ack", "store_id", "incarnation", "last_epoch", "lag_ms", "coordination", "lease_left_ms", "clock_ms", "sealing_key_id", "etcd", "cannot_lead", "tls_address", "checks_forwarded")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class ReplicaStatus(_message.Message):
     ETCD_FIELD_NUMBER: _ClassVar[int]
     CANNOT_LEAD_FIELD_NUMBER: _ClassVar[int]
     TLS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FORWARDED_FIELD_NUMBER: _ClassVar[int]
     group: str
     node: str
     cluster_id: str
@@ -118,7 +119,8 @@ class ReplicaStatus(_message.Message):
     etcd: EtcdHealth
     cannot_lead: str
     tls_address: str
-    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ..., lag_ms: _Optional[int] = ..., coordination: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., sealing_key_id: _Optional[str] = ..., etcd: _Optional[_Union[EtcdHealth, _Mapping]] = ..., cannot_lead: _Optional[str] = ..., tls_address: _Optional[str] = ...) -> None: ...
+    checks_forwarded: bool
+    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ..., lag_ms: _Optional[int] = ..., coordination: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., sealing_key_id: _Optional[str] = ..., etcd: _Optional[_Union[EtcdHealth, _Mapping]] = ..., cannot_lead: _Optional[str] = ..., tls_address: _Optional[str] = ..., checks_forwarded: _Optional[bool] = ...) -> None: ...
 
 class EtcdHealth(_message.Message):
     __slots__ = ("members", "version", "problem")

@@ -488,10 +488,9 @@ class FollowerRole:
             return None
         return group_leader(place, leader.node, leader.epoch)
 
-    def leader_tls_address(self) -> str:
-        """Where the leader serves clients by TLS, as it said last; empty where that is not known."""
-        status = self._finding.statuses.get(self._leader_name())
-        return "" if status is None else status.tls_address
+    def leader_status(self) -> NodeStatus | None:
+        """What the leader said last; None where it did not answer, or none is known."""
+        return self._finding.statuses.get(self._leader_name())
 
     def leading(self) -> LeaderStreams:
         raise self.refusal()

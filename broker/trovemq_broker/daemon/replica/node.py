@@ -228,7 +228,7 @@ class NodeApp:
             ReplicaCollector(self.status, self._role_figures, self._figures),
             reads=settings.read_from_replicas,
             leader=lambda: None if role is None else role.leader(),
-            leader_tls=lambda: "" if role is None else role.leader_tls_address(),
+            leader_status=lambda: None if role is None else role.leader_status(),
             calls=self._forward_by,
         )
         listening = await self._bind(servers)
@@ -428,6 +428,7 @@ class NodeApp:
             etcd_version=etcd.version,
             etcd_problem=etcd.problem,
             tls_address=self._tls_address,
+            checks_forwarded=True,
         )
 
     def _role_figures(self) -> RoleFigures | None:

@@ -27,6 +27,7 @@ from trovemq_broker.daemon.opening import clock_ms
 from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
+from trovemq_broker.replication.status import NodeStatus
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.security_service import SecurityService
@@ -117,9 +118,8 @@ class ForwardBy(NamedTuple):
 
 class WaitingServers:
     """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
-    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known,
-    and `leader_tls`: its address by TLS; `calls`:
-    how it is called, None: no calls are forwarded."""
+    known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known, and
+    `leader_status`: what it said last; `calls`: how it is called, None: no calls are forwarded."""
 
     def __init__(
         self,
@@ -133,13 +133,13 @@ class WaitingServers:
         *,
         reads: bool = False,
         leader: Callable[[], GroupLeader | None] = lambda: None,
-        leader_tls: Callable[[], str] = str,
+        leader_status: Callable[[], NodeStatus | None] = lambda: None,
         calls: ForwardBy | None = None,
     ) -> None:
         """`reads`: it serves reads once `self.reads` is open."""
         self._settings = settings
         self._leader = leader
-        self._leader_tls = leader_tls
+        self._leader_status = leader_status
         self._version = version
         self._node = node
         self._refusal = refusal
@@ -192,8 +192,12 @@ class WaitingServers:
         leader = self._leader()
         return parse_address(leader.address) if leader is not None and leader.address else None
 
+    def _leader_tls_address(self) -> str:
+        status = self._leader_status()
+        return "" if status is None else status.tls_address
+
     def _open_forwarder(self, calls: ForwardBy) -> CallForwarder:
-        route = LeaderRoute(self._settings.name, self._leader, self._leader_tls)
+        route = LeaderRoute(self._settings.name, self._leader, self._leader_tls_address)
         endpoints = Endpoints(route, calls.channels, must_check=self._settings.authentication_enable)
         return CallForwarder(route, endpoints, calls.credentials)
 
@@ -251,7 +255,9 @@ class WaitingServers:
             return {}
         name, missing = self._settings.name, self._refused_forward
         calls = leader_calls.LeaderCalls(self._forwarder, name, missing, self._stopping)
-        native = NativeLeaderCalls(self._forwarder, name, missing, self._refusal, calls.wait, self._stopping)
+        native = NativeLeaderCalls(
+            *(self._forwarder, name, self._refused_native, self._refusal, calls.wait, self._stopping)
+        )
         served = {} if self._services is None else READS
         found = {one.full_name: native.handlers(one, served.get(one.full_name, ())) for one in NATIVE}
         users = security_messages.SERVICE
@@ -261,6 +267,12 @@ class WaitingServers:
     def _refused_forward(self) -> TroveError | None:
         leader = self._leader()
         return None if leader is not None and leader.address else self._refusal()
+
+    def _refused_native(self) -> TroveError | None:
+        """This node has not checked the client's rights, and calls as a super user: a leader that does not
+        know the keys of a forwarded call would admit all of them."""
+        status = self._leader_status()
+        return self._refused_forward() if status is not None and status.checks_forwarded else self._refusal()
 
     def follow_users(self, store: MessageStore) -> None:
         """The users are those of this store from now on, and change with its records."""

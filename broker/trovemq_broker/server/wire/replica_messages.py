@@ -126,6 +126,7 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
             members=status.etcd_members, version=status.etcd_version, problem=status.etcd_problem
         ),
         tls_address=status.tls_address,
+        checks_forwarded=status.checks_forwarded,
     )
 
 
@@ -213,4 +214,5 @@ def read_status(data: bytes) -> NodeStatus:
         etcd_version=found.etcd.version,
         etcd_problem=found.etcd.problem,
         tls_address=found.tls_address,
+        checks_forwarded=found.checks_forwarded,
     )
