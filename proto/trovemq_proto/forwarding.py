@@ -7,6 +7,9 @@
 |                          |                       | gRPC writes it; no node forwards that call again        |
 | `trovemq-for-caller-bin` | the same              | the access key of the client's user, in UTF-8; the node |
 |                          |                       | has to be a super user                                  |
+
+The node signs such a call for signed_path(): so no one between the two can change the client, and a leader
+that does not know the keys refuses the call, where it would take the node for the caller.
 """
 
 from __future__ import annotations
@@ -16,3 +19,9 @@ from typing import Final
 REDIRECTS_KEY: Final = "trovemq-redirects"
 PEER_KEY: Final = "trovemq-for-peer"
 CALLER_KEY: Final = "trovemq-for-caller-bin"
+
+
+def signed_path(path: str, peer: str, caller: str) -> str:
+    """The path of a forwarded call in its signature (authentication/calls.py). `caller`: empty for a client
+    that did not log in."""
+    return f"{path}\0{peer}\0{caller}"

@@ -34,7 +34,7 @@ from trovemq_broker.cluster.nameserver_session import ReadCredentials, Session, 
 from trovemq_proto import errors
 from trovemq_proto.channels import Channel, open_channel
 from trovemq_proto.errors import TroveError
-from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY
+from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY, signed_path
 from trovemq_proto.v1 import forwarding_pb2 as pb
 
 CALLS_MAX: Final = 900
@@ -225,7 +225,7 @@ class CallForwarder:
             connection = await self._connection(key, by_tls=by_tls)
             until = asyncio.get_running_loop().time() + LOG_IN_S
             session = await self._logged_in(connection, None, until)
-            signed, sign = session.call(path)
+            signed, sign = session.call(signed_path(path, client.peer, client.caller))
             metadata = [*signed, *client.metadata, (PEER_KEY, client.peer)]
             if client.caller:
                 metadata.append((CALLER_KEY, client.caller.encode()))

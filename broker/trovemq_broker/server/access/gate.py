@@ -40,7 +40,7 @@ from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC
 from trovemq_proto.authentication.calls import METADATA_KEY
 from trovemq_proto.errors import TroveError
-from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY
+from trovemq_proto.forwarding import CALLER_KEY, PEER_KEY, signed_path
 from trovemq_proto.positions import EpochMs
 from trovemq_store.topics.creators import Creator
 
@@ -230,8 +230,10 @@ class Gate:
             if self._sessions is None:
                 raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
             credential = signed if isinstance(signed, bytes) else signed.encode("latin-1", "replace")
-            call = self._sessions.call(credential, path, self._clock_ms())
-            return Credentials(path, call, client_id=client_id, client=_client_of(path, found))
+            client = _client_of(path, found)
+            signed_for = path if client is None else signed_path(path, client[1], client[0])
+            call = self._sessions.call(credential, signed_for, self._clock_ms())
+            return Credentials(path, call, client_id=client_id, client=client)
         if not is_rocketmq(path):
             return Credentials(path, client_id=client_id)
         signed_by, date = str(found.get(AUTHORIZATION_KEY, "")), str(found.get(DATE_KEY, ""))
