@@ -80,7 +80,7 @@ STREAM_FAULTS: Final = (
     Planted(
         "a node that changes its role passes for a new one",
         f"{ROLES}node.py",
-        "return self._open_role.status()",
+        "return self._completed(self._open_role.status())",
         "return self.status()",
         (f"{CHANGES}test_a_group_was_founded_beside_nodes_that_opened_their_stores",),
     ),

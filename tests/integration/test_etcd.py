@@ -198,7 +198,7 @@ def test_two_of_three_members_answer_for_the_one_that_is_lost(tmp_path: Path) ->
         here, health = EtcdCoordinator(client, PREFIX), HealthWatch(client)
         try:
             put = await here.swap([Compare("state", 0)], [Put("state", b"1")])
-            await health.look()
+            await health.ask()
             assert (health.last.members, health.last.problem) == (3, "")
             assert health.last.version[:2] == "3."
             first, second, third = members

@@ -149,7 +149,7 @@ def test_a_copy_out_of_sync_leads_and_a_machine_is_replaced(tmp_path: Path) -> N
         assert found is not None, err
         assert _unclean(c, int(found[1]))[0] == 0
         nodes.until_led(c.name)
-        assert stored(c.address) & (sent | lost) == sent, "what only the lost copies had is lost"
+        assert stored(c.address) & (sent | lost) == sent, "messages that only the lost copies had are lost"
 
         d = next(one for one in nodes.all if one.name in others)
         shutil.rmtree(tmp_path / d.name)

@@ -1,4 +1,4 @@
-"""What `trovemq cluster check` says about etcd: whether it answers, its members' number, its version."""
+"""The state of etcd for `trovemq cluster check`: whether it answers, its members' number, its version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EtcdHealth(NamedTuple):
 
 
 class HealthWatch:
-    """`run()` until it is cancelled. `last`: the answer of the last look."""
+    """`run()` until it is cancelled. `last`: the newest answer."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
@@ -33,10 +33,10 @@ class HealthWatch:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.ask()
             await asyncio.sleep(AGAIN_S if self.last.problem else EVERY_S)
 
-    async def look(self) -> None:
+    async def ask(self) -> None:
         """Once."""
         try:
             found = await self._client.call(etcd_client.MEMBERS, pb.MemberListRequest())

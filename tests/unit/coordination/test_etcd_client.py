@@ -137,13 +137,13 @@ def test_the_health_of_etcd_is_what_it_last_said() -> None:
     async def program(here: World) -> None:
         watch = HealthWatch(here.client)
         assert watch.last.problem
-        await watch.look()
+        await watch.ask()
         assert watch.last == EtcdHealth(1, "3.5.0", "")
         for server in here.servers:
             await server.stop(None)
         for listener in here.listeners:
             listener.close()
-        await watch.look()
+        await watch.ask()
         assert watch.last.members == 0
         assert "MemberList" in watch.last.problem
 

@@ -31,7 +31,7 @@ def chosen(*answers: Promised, voters: str = "abc", in_sync_min: int = 2) -> set
 
 
 def test_the_set_that_no_node_knows_had_one_of_them() -> None:
-    """a led {a, c} before it was lost: b knows a set with itself, and lacks what a and c committed since."""
+    """a led {a, c} before it was lost: b knows a set with itself, and lacks the records committed since."""
     assert chosen(promise(B, 100), promise(C, 150)) == {"c"}
     assert chosen(promise(B, 150), promise(C, 150)) == {"b", "c"}
     assert chosen(promise(B, 200), promise(C, 150, epoch=128)) == {"c"}, "a later leader had all"

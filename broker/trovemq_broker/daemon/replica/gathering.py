@@ -38,7 +38,7 @@ STEP_DOWN_TRIES: Final = 3
 ASKED_AGAIN_MAX: Final = 4
 RECOVERED_EPOCHS: Final = 64 * EPOCH_STEP
 RECOVERED_VERSIONS: Final = 1 << 16
-"""By so much a recovery goes beyond what is known: nodes that do not answer may know of later ones."""
+"""Steps of a recovery beyond the highest known ones: nodes that do not answer may know of later ones."""
 
 
 class Leadership(NamedTuple):
@@ -56,7 +56,7 @@ class Leadership(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What is written to an etcd that has nothing of the group. `copies`: each has all that is committed,
+    """The values for an etcd that has nothing of the group. `copies`: each has all that is committed,
     this node's among them, unless an operator accepts a loss. `version`: of their in-sync set."""
 
     promoted: Promoted
@@ -101,7 +101,7 @@ class Gathering:
         return Leadership(promoted.epoch, promoted, self._listed, forced, asked.fenced, asked.accept_loss)
 
     async def recover(self, asked: PromotionAsked, statuses: Mapping[Node, NodeStatus]) -> Recovered:
-        """As run(), where an etcd that is lost had the newest in-sync set: the longest log of enough nodes
+        """For a group whose newest in-sync set was in an etcd that is lost: the longest log of enough nodes
         has all that is committed. A node whose etcd may have the group makes no promise, and no node that
         answers may refuse."""
         place = self._place

@@ -95,7 +95,7 @@ class NodeApp:
         self._changed = asyncio.Condition()
         self._health: HealthWatch | None = None
         self._sealing_key_id = ""
-        self._has_left = False
+        self._is_single = False
         """Whether the group is over: its store is a single broker's."""
         self._own: Address | None = None
         self._tls_address = ""
@@ -163,7 +163,7 @@ class NodeApp:
         try:
             await self._run_roles(stop)
             await election.resign()
-            if self._has_left:
+            if self._is_single:
                 await self._forget(group)
         finally:
             electing.cancel()
@@ -204,7 +204,7 @@ class NodeApp:
                 ended = await self._lead(stop, leadership)
             leadership = ended.lead
             if ended.leaves:
-                self._has_left = True
+                self._is_single = True
                 get_logger().info("replica.left", node=self._settings.node_name)
                 return
 

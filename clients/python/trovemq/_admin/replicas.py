@@ -87,7 +87,7 @@ class Replicas:
         self, node: str, *, fenced: str, accept_loss: int, group: str | None = None
     ) -> Promotion:
         """Lets a copy lead that is not in sync, because none that is can come back. Acknowledged messages
-        that it lacks are lost; nodes that come back keep what they cut in files (`cut_records`).
+        that it lacks are lost; nodes that come back keep the records they cut in files (`cut_records`).
 
         Args:
             node: The copy.
@@ -323,7 +323,7 @@ class Replicas:
             if any(one.node == node and one.role != "new" for one in answers):
                 raise TroveError(errors.REPLICA_STATE_ILLEGAL, f"node {node} still runs: stop it first")
             if node not in leader.in_sync or loop.time() > ends:
-                return  # remove() says what is missing
+                return  # remove() refuses, and names the reason
             await asyncio.sleep(POLL_S)
 
     async def _serves(self, calls: ReplicaCalls, promotion: Promotion) -> None:

@@ -17,7 +17,7 @@ RECOVER: Final = "if it is lost for ever: trovemq cluster recover NODE"
 
 
 def findings(group: ReplicaGroup) -> list[Finding]:
-    """What is wrong with the group, and notes."""
+    """The faults of the group, and notes."""
     checks = (_leader, _copies, _lags, _problems, _keys, _clocks, _etcd)
     return [one for check in checks for one in check(group)]
 
@@ -72,8 +72,8 @@ def _problems(group: ReplicaGroup) -> Iterator[Finding]:
 def _keys(group: ReplicaGroup) -> Iterator[Finding]:
     keys = {one.node: one.sealing_key_id for one in group.nodes if one.is_reachable}
     if len(set(keys.values())) > 1:
-        usual = Counter(keys.values()).most_common(1)[0][0]
-        other = ", ".join(sorted(node for node, key in keys.items() if key != usual))
+        common = Counter(keys.values()).most_common(1)[0][0]
+        other = ", ".join(sorted(node for node, key in keys.items() if key != common))
         what = f"{other} has another sealing key than the others: it could not open the users as the leader"
         yield Finding("keys", group.group, what, "give all nodes the same sealing key")
 

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 async def check(session: Session, group: GroupOption = None) -> None:
     """Say whether replica groups are healthy. Exit code 1 if one is not.
 
-    Copies, lag, leases, etcd, sealing keys and clocks. A line for each finding, with what to do.
+    Copies, lag, leases, etcd, sealing keys and clocks. A line for each finding, with its remedy.
     """
     async with session.client() as client:
         groups = [
@@ -70,8 +70,8 @@ async def check(session: Session, group: GroupOption = None) -> None:
         if not session.output.objects:
             session.output.remark(f"{kind} ({one.check}) {one.where}: {one.what} → {one.to_do}")
     session.output.note(groups=len(groups), problems=problems, notes=len(found) - problems)
-    what = "no replica group answers: name a node by --server" if not groups else f"{problems} problems"
-    session.output.remark(f"groups: {len(groups)}, {what}")
+    text = "no replica group answers: name a node by --server" if not groups else f"{problems} problems"
+    session.output.remark(f"groups: {len(groups)}, {text}")
 
 
 async def watch(
@@ -149,8 +149,8 @@ async def recover(
     """
     if accept_loss and fenced is None:
         raise typer.BadParameter("--accept-loss needs --fenced HOW")
-    what = "its group" if fenced is None else "its group although acknowledged messages may be lost"
-    session.confirm(f"Found {what} again, in the etcd of node {node}?", yes=yes)
+    text = "its group" if fenced is None else "its group although acknowledged messages may be lost"
+    session.confirm(f"Found {text} again, in the etcd of node {node}?", yes=yes)
     async with session.client() as client:
         made = await session.call(
             client.admin.replicas.recover(node, group=group, fenced=fenced, accept_loss=accept_loss)
@@ -180,11 +180,11 @@ async def elect(
             )
         )
     session.show_list([made], PROMOTIONS)
-    session.output.remark("what nodes cut when they come back is kept: trovemq cluster cut-records")
+    session.output.remark("records that nodes cut when they come back are kept: trovemq cluster cut-records")
 
 
 class GroupState(NamedTuple):
-    """What watch compares."""
+    """The fields that watch compares."""
 
     group: str
     leader: str | None
