@@ -225,6 +225,16 @@ REPLICATION_FAULTS: Final = (
         (f"{GATHERING}test_a_list_that_came_before_the_promise_counted_for_nothing",),
     ),
     Planted(
+        "a fenced promotion cuts records of a later epoch",
+        f"{NODE}gathering.py",
+        "if later.last_epoch > self._own.last_epoch:",
+        "if later.end > self._own.end:",
+        (
+            f"{GATHERING}test_a_fenced_promotion_lost_the_records_of_a_later_epoch",
+            f"{GATHERING}test_a_fenced_recovery_lost_the_records_of_a_later_epoch",
+        ),
+    ),
+    Planted(
         "a follower learns the members of a deposed leader",
         f"{NODE}finding.py",
         "if one.leads and one.cluster == place.cluster and one.epoch >= promised",

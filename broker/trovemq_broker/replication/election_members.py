@@ -8,14 +8,14 @@ no set of a former list is written after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from trovemq_broker.replication.election_actions import OwnLog
 from trovemq_broker.replication.election_records import GroupConfig, GroupState, NodeRecord
 from trovemq_broker.replication.election_view import View, counted_end, not_electable
-from trovemq_broker.replication.frames import Epoch, Identity
+from trovemq_broker.replication.frames import Epoch, Identity, Offset
 from trovemq_broker.replication.members import MemberChanges
 from trovemq_broker.replication.promotion import EPOCH_STEP
 from trovemq_store.replica.membership import Members
@@ -23,6 +23,13 @@ from trovemq_store.replica.membership import Members
 MemberChange: TypeAlias = Callable[[MemberChanges], Members]
 """One of the changes of MemberChanges. It is made again on the list that is there when it is written."""
 NO_RECORD: Final = NodeRecord(node="-", store_id="-", incarnation=0)
+
+
+class LogEnd(NamedTuple):
+    """Of a node's log. Ends can be compared within one epoch."""
+
+    last_epoch: Epoch
+    end: Offset
 
 
 def founded(config: GroupConfig, me: Identity, epoch: Epoch, version: int) -> GroupState:
@@ -52,13 +59,13 @@ def unclean(
     own: OwnLog,
     promised: Epoch,
     *,
-    others: Mapping[Identity, int],
+    others: Mapping[Identity, LogEnd],
     accept_loss: int,
     reason: str,
 ) -> GroupState:
     """The state in which this copy, which is not in sync, is the whole in-sync set. `others`: the ends of the
-    other nodes' logs, of those that answer. ValueError: an in-sync copy may still lead, or more would be lost
-    than an operator accepts; the text says which."""
+    other nodes' logs, of those that answer. ValueError: an in-sync copy may still lead, a node that answers
+    has records of a later epoch, or more would be lost than an operator accepts; the text says which."""
     state, member = view.state, view.config.member(me.node)
     if member is None or not member.is_voter:
         raise ValueError(f"node {me.node} is not a voter of the group")
@@ -70,8 +77,14 @@ def unclean(
     unread = [one for one in state.in_sync if view.nodes.get(one.node, NO_RECORD) is None]
     if here := sorted(one.node for one in {*records, *others, *unread}.intersection(state.in_sync)):
         raise ValueError(f"{', '.join(here)} of the in-sync set is there, and will lead")
+    if later := sorted(one.node for one, log in others.items() if log.last_epoch > own.last_epoch):
+        raise ValueError(
+            f"{', '.join(later)} has records of a later epoch than node {me.node}, which lacks more of that"
+            f" log than the ends tell: elect {later[0]}, or stop it for good first"
+        )
     end = counted_end(own, is_sync=view.config.is_sync)
-    lost = max(1, max((state.commit_floor, *records.values(), *others.values())) - end)
+    ends = [log.end for log in others.values()]
+    lost = max(1, max((state.commit_floor, *records.values(), *ends)) - end)
     if lost > accept_loss:
         raise ValueError(
             f"at least {lost} bytes of the log would be lost, with all that was acknowledged in the last 10 s"

@@ -68,6 +68,7 @@ class Nodes:
         self.now = dict(self.statuses)
         self.asked: list[str] = []
         self.before: dict[int, Callable[[], None]] = {}
+        self.epochs: dict[str, Epochs] = {}
         self._fails = fails
 
     def change(self, node: str, **fields: Any) -> None:
@@ -79,7 +80,8 @@ class Nodes:
         self.asked.append(one.node)
         if one.node in self._fails:
             raise TroveError(errors.STORE_FAILED, f"node {one.node} has no disk")
-        return Promised(one.identity, epoch, EPOCHS, Offset(one.end), one.in_sync, one.listed)
+        epochs = self.epochs.get(node, EPOCHS)
+        return Promised(one.identity, epoch, epochs, Offset(one.end), one.in_sync, one.listed)
 
     async def promise(self, member: Member, asked: PromiseAsked) -> Promised:
         return self.answer(member.node, asked.epoch)
@@ -286,8 +288,36 @@ async def test_a_recovery_names_the_node_that_has_more() -> None:
         await nodes.recovered(by_etcd("b"))
     with pytest.raises(TroveError, match="at least 50 bytes"):
         await nodes.recovered(by_etcd("b"), PromotionAsked("c burns", 49, "recover"))
-    found = await nodes.recovered(by_etcd("b"), PromotionAsked("c burns", 50, "recover"))
+    with pytest.raises(TroveError, match="trovemq cluster recover c"):
+        await nodes.recovered(by_etcd("b"), PromotionAsked("c burns", 50, "recover"))
+    found = await Nodes().recovered(by_etcd("b"), PromotionAsked("c has burnt", 50, "recover"))
     assert {one.node for one in found.copies} == {"b"}
+
+
+LATER_LOG = Epochs.of([(64, 0), (128, 50)])
+FENCED = PromotionAsked("a burnt", 0, "recover")
+
+
+async def test_a_fenced_recovery_lost_the_records_of_a_later_epoch() -> None:
+    """b's log is longer, and c's has 40 bytes of epoch 128 that were acknowledged: no byte seemed lost."""
+    nodes = Nodes(by_etcd("c", end=90, last_epoch=128))
+    nodes.epochs["c"] = LATER_LOG
+    with pytest.raises(TroveError, match="trovemq cluster recover c"):
+        await nodes.recovered(by_etcd("b"), FENCED)
+    nodes.change("c", in_sync=None, store_id="s9")  # its promise does not count
+    nodes.statuses = dict(nodes.now)
+    del nodes.statuses["b"]
+    with pytest.raises(TroveError, match="epoch 128, and node b none after epoch 64"):
+        await nodes.recovered(by_etcd("b"), FENCED)
+
+
+async def test_a_fenced_promotion_lost_the_records_of_a_later_epoch() -> None:
+    nodes = Nodes(status("c", end=90, last_epoch=128, in_sync=in_sync("ac", 2)))
+    message = await nodes.refused(errors.REPLICA_STATE_ILLEGAL, status("b"), FENCED)
+    assert "node c has the newest in-sync set" in message
+    nodes = Nodes(status("c", end=90, last_epoch=128, in_sync=None, store_id="s9"))
+    message = await nodes.refused(errors.REPLICA_STATE_ILLEGAL, status("b"), FENCED)
+    assert "name c instead" in message
 
 
 async def test_a_recovery_with_too_few_nodes_names_the_others() -> None:

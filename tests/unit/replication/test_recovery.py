@@ -8,7 +8,7 @@ from tests.unit.replication.model_etcd import ModelEtcd
 from tests.unit.replication.one_node import A, B, C, etcd_of, identity, is_here, leading, lock_as, state_of
 from trovemq_broker.coordination.coordinator import Put
 from trovemq_broker.replication.election_actions import OwnLog
-from trovemq_broker.replication.election_members import unclean
+from trovemq_broker.replication.election_members import LogEnd, unclean
 from trovemq_broker.replication.election_records import STATE, GroupState, to_bytes
 from trovemq_broker.replication.election_view import viewed
 from trovemq_broker.replication.frames import Identity, InSyncSet
@@ -58,7 +58,7 @@ OWN = OwnLog(end=PhysicalOffset(70), flushed=PhysicalOffset(70), commit=Physical
 
 
 def elected(
-    etcd: ModelEtcd, me: Identity = C, others: dict[Identity, int] | None = None, accept_loss: int = 1
+    etcd: ModelEtcd, me: Identity = C, others: dict[Identity, LogEnd] | None = None, accept_loss: int = 1
 ) -> GroupState:
     view = viewed(etcd.read(0))
     assert view is not None
@@ -74,7 +74,7 @@ def test_an_unclean_election_names_what_is_lost() -> None:
     assert state.epoch > 128
     assert state.version == state_of(etcd).version + 1
     with pytest.raises(ValueError, match="at least 50 bytes"):
-        elected(etcd, others={identity("d"): 120}, accept_loss=49)
+        elected(etcd, others={identity("d"): LogEnd(64, PhysicalOffset(120))}, accept_loss=49)
     with pytest.raises(ValueError, match="at least 1 bytes"):
         elected(etcd_of(in_sync=(A, B)), accept_loss=0)
     etcd.swap((), (Put(STATE, to_bytes(state)),), 0)
@@ -82,10 +82,18 @@ def test_an_unclean_election_names_what_is_lost() -> None:
     assert node.election.epoch > state.epoch
 
 
+def test_the_loss_of_an_unclean_election_was_counted_across_epochs() -> None:
+    """d has led since: it lacks the end of this log, and has an unknown part that this one lacks."""
+    etcd = etcd_of(in_sync=(A, B))
+    with pytest.raises(ValueError, match="elect d, or stop it"):
+        elected(etcd, others={identity("d"): LogEnd(128, PhysicalOffset(60))}, accept_loss=1_000)
+    elected(etcd, others={identity("d"): LogEnd(0, PhysicalOffset(60))})
+
+
 def test_an_in_sync_copy_that_may_come_back_leads_instead() -> None:
     etcd = etcd_of(in_sync=(A, B))
     with pytest.raises(ValueError, match="b of the in-sync set is there"):
-        elected(etcd, others={B: 100}, accept_loss=1_000)
+        elected(etcd, others={B: LogEnd(64, PhysicalOffset(100))}, accept_loss=1_000)
     is_here(etcd, A)
     with pytest.raises(ValueError, match="a of the in-sync set is there"):
         elected(etcd)

@@ -13,7 +13,7 @@ from trovemq_broker.daemon.replica.role import ELECTED, Role, illegal
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.election import Election, ElectionSettings
 from trovemq_broker.replication.election_actions import OwnLog
-from trovemq_broker.replication.election_members import founded, recovered, unclean
+from trovemq_broker.replication.election_members import LogEnd, founded, recovered, unclean
 from trovemq_broker.replication.election_records import (
     CONFIG,
     LOCK,
@@ -23,7 +23,7 @@ from trovemq_broker.replication.election_records import (
     to_bytes,
 )
 from trovemq_broker.replication.election_view import View, viewed
-from trovemq_broker.replication.frames import Identity, InSyncSet, Node, NowMs
+from trovemq_broker.replication.frames import Identity, InSyncSet, Node, NowMs, Offset
 from trovemq_broker.replication.status import (
     RECOVER,
     UNCLEAN,
@@ -165,7 +165,11 @@ class ElectionGroup:
         if (view := viewed(await self._coordinator.read())) is None:
             raise illegal(f"etcd has nothing of this group: trovemq cluster recover {self.me}")
         promised, cluster = node.state.promised, node.place.cluster
-        others = {one.identity: one.end for one in statuses.values() if one.cluster == cluster}
+        others = {
+            one.identity: LogEnd(one.last_epoch, Offset(one.end))
+            for one in statuses.values()
+            if one.cluster == cluster
+        }
         try:
             state = unclean(
                 view,
@@ -223,13 +227,13 @@ def own_log(node: OpenNode, reported_ms: NowMs = 0, cannot_lead: str = "") -> Ow
     )
 
 
-def _away(view: View, others: Mapping[Identity, int], me: Node) -> tuple[Node, ...]:
+def _away(view: View, others: Mapping[Identity, LogEnd], me: Node) -> tuple[Node, ...]:
     return tuple(sorted(set(view.config.listed.places) - {one.node for one in others} - {me}))
 
 
-def _beyond(others: Mapping[Identity, int], end: int) -> int:
+def _beyond(others: Mapping[Identity, LogEnd], end: int) -> int:
     """Bytes of the other nodes' logs after that end."""
-    return max((0, *(one - end for one in others.values())))
+    return max((0, *(one.end - end for one in others.values())))
 
 
 def _config_of(snapshot: Snapshot) -> GroupConfig:

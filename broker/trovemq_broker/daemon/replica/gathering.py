@@ -89,7 +89,7 @@ class Gathering:
         epoch = epoch_to_promise(highest, place.node, self._listed.places)
         ask = PromiseAsked(place.cluster, place.group, epoch)
         answers, failures = await self._ask_twice(ask, {one.node for one in members})
-        forced = self._choose(asked, epoch, answers, failures)
+        forced = self._choose(asked, epoch, answers, failures, members)
         cut = max((one.end - answers[0].end for one in answers), default=0)
         there = {one.identity.node for one in answers}
         promoted = Promoted(
@@ -132,7 +132,7 @@ class Gathering:
                 max(0, *(one.end - answers[0].end for one in answers)),
             ),
             self._listed,
-            self._longest(asked, epoch, answers, failures),
+            self._longest(asked, epoch, answers, failures, members),
             max(versions, default=0) + RECOVERED_VERSIONS,
         )
 
@@ -142,6 +142,7 @@ class Gathering:
         epoch: Epoch,
         answers: Sequence[Promised],
         failures: Mapping[Node, TroveError],
+        members: Sequence[NodeStatus],
     ) -> frozenset[Identity]:
         """TroveError NOT_ENOUGH_REPLICAS, REPLICA_STATE_ILLEGAL."""
         me = answers[0].identity
@@ -155,6 +156,7 @@ class Gathering:
             )
         except TroveError as error:
             if asked.fenced:
+                self._check_later(members)
                 return frozenset({me})
             reasons = "".join(f"; {node}: {failure.message}" for node, failure in failures.items())
             missing = ", ".join(sorted(set(self._voters) - {one.identity.node for one in answers}))
@@ -162,10 +164,8 @@ class Gathering:
             raise TroveError(error.spec, text + reasons) from None
         if me in copies:
             return copies
-        if asked.fenced:
-            return frozenset({me})
         (first, *_) = sorted(one.node for one in copies)
-        text = f"node {first} has a longer log than {me.node}: trovemq cluster recover {first}"
+        text = f"node {first} has a longer or later log than {me.node}: trovemq cluster recover {first}"
         raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
 
     # --- promises -----------------------------------------------------------------------------------------
@@ -264,6 +264,17 @@ class Gathering:
                 f" {asked.accept_loss}: promote a node that has them, or accept that loss",
             )
 
+    def _check_later(self, members: Sequence[NodeStatus]) -> None:
+        """Ends of logs are compared within one epoch: of another one's log, a part of any size is not in this
+        node's."""
+        later = max(members, key=lambda one: (one.last_epoch, one.end), default=self._own)
+        if later.last_epoch > self._own.last_epoch:
+            raise TroveError(
+                errors.REPLICA_STATE_ILLEGAL,
+                f"node {later.node} has records of epoch {later.last_epoch}, and node {self._place.node} none"
+                f" after epoch {self._own.last_epoch}: name {later.node} instead, or stop it for good first",
+            )
+
     def _not_enough(self, found: Sequence[Node]) -> TroveError:
         missing = sorted(set(self._voters) - set(found))
         return TroveError(
@@ -290,6 +301,7 @@ class Gathering:
         epoch: Epoch,
         answers: Sequence[Promised],
         failures: Mapping[Node, TroveError],
+        members: Sequence[NodeStatus],
     ) -> bool:
         """Whether this node leads against the rules, because an operator accepts it. TroveError."""
         place = self._place
@@ -304,12 +316,11 @@ class Gathering:
             )
         except TroveError as error:
             if asked.fenced:
+                self._check_later(members)
                 return True
             reasons = "".join(f"; {node}: {failure.message}" for node, failure in failures.items())
             raise TroveError(error.spec, error.message + reasons) from None
         if chosen != place.node:
-            if asked.fenced:
-                return True
             text = f"node {chosen} has the newest in-sync set: promote it"
             raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
         return False
