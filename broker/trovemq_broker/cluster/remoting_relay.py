@@ -4,6 +4,9 @@ A client of RocketMQ 4 that was given this address so has the routes, sends, pul
 of the leader. A connection is the leader's from its first byte to its end: when the node changes its role, or
 the leader is lost, it ends, and clients open another one.
 
+Two nodes that each take the other one for the leader would pass a connection to and fro: RELAYS_MAX ends
+that. So would a node at whose address the leader is said to be: it refuses.
+
 Without authentication only: the leader would take this node's address for that of the client, whose rules may
 name addresses. A connection by TLS is not relayed, because that to the leader has none.
 """
@@ -11,7 +14,7 @@ name addresses. A connection by TLS is not relayed, because that to the leader h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, cast
 
 from trovemq_daemon.addresses import Address
@@ -20,31 +23,51 @@ from trovemq_rpc.server.guest import Host
 UNSENT_MAX: Final = 1 << 20
 """Bytes that a client has not taken; then the leader's are not read."""
 CONNECT_S: Final = 5.0
+RELAYS_MAX: Final = 1_000
+"""Connections of clients that are relayed at a time."""
 
 
 class RemotingRelay:
-    """`leader`: the address of the node that leads, None where it is not known."""
+    """`leader`: the address of the node that leads, None where it is not known. `here`: the addresses of this
+    node."""
 
-    def __init__(self, leader: Callable[[], Address | None]) -> None:
+    def __init__(
+        self, leader: Callable[[], Address | None], here: Callable[[], Collection[Address]] = tuple
+    ) -> None:
         self._leader = leader
+        self._here = here
+        self.open = 0
 
     def accept(self, host: Host) -> RelayedConnection:
-        return RelayedConnection(host, None if host.is_secure else self._leader())
+        self.open += 1
+        leader = self._leader()
+        if host.is_secure or leader is None:
+            return RelayedConnection(host, "no leader is known, or the connection is by TLS", self._ended)
+        if leader in self._here():
+            return RelayedConnection(host, f"the leader's address {leader} is this node's", self._ended)
+        if self.open > RELAYS_MAX:
+            return RelayedConnection(host, f"{RELAYS_MAX} connections are relayed already", self._ended)
+        return RelayedConnection(host, leader, self._ended)
+
+    def _ended(self) -> None:
+        self.open -= 1
 
 
 class RelayedConnection(asyncio.Protocol):
-    """The guest of the client's connection, and the protocol of that to the leader."""
+    """The guest of the client's connection, and the protocol of that to the leader. `leader`: its address, or
+    why the connection is refused. `ended`: is called at the end, once."""
 
-    def __init__(self, host: Host, leader: Address | None) -> None:
+    def __init__(self, host: Host, leader: Address | str, ended: Callable[[], None]) -> None:
         self._host = host
+        self._ended = ended
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
         self._is_lost = False
         self._connecting = asyncio.get_running_loop().create_task(self._connect(leader), name="relay")
 
-    async def _connect(self, leader: Address | None) -> None:
-        if leader is None:
-            self._refuse("no leader is known, or the connection is by TLS")
+    async def _connect(self, leader: Address | str) -> None:
+        if isinstance(leader, str):
+            self._refuse(leader)
             return
         loop = asyncio.get_running_loop()
         try:
@@ -80,6 +103,7 @@ class RelayedConnection(asyncio.Protocol):
 
     def lost(self) -> None:
         self._is_lost = True
+        self._ended()
         self._connecting.cancel()
         if self._transport is not None:
             self._transport.close()

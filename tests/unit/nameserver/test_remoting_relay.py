@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trovemq_broker.cluster.remoting_relay import UNSENT_MAX, RelayedConnection, RemotingRelay
+from trovemq_broker.cluster.remoting_relay import RELAYS_MAX, UNSENT_MAX, RelayedConnection, RemotingRelay
 from trovemq_daemon.addresses import Address
 
 pytestmark = pytest.mark.asyncio
@@ -68,8 +68,11 @@ async def leader() -> AsyncIterator[tuple[Address, list[asyncio.StreamWriter]]]:
 
 
 def relayed(host: Host, address: Address | None) -> RelayedConnection:
-    made: Any = host
-    return RemotingRelay(lambda: address).accept(made)
+    return RemotingRelay(lambda: address).accept(as_host(host))
+
+
+def as_host(host: Host) -> Any:
+    return host
 
 
 async def until_sent(host: Host, size: int) -> bytes:
@@ -106,6 +109,28 @@ async def test_without_a_leader_or_by_tls_the_connection_is_refused(is_secure: b
             await host.changed.wait()
         assert (len(host.reasons), writers) == (1, [])
         connection.lost()
+
+
+async def test_two_nodes_passed_a_connection_to_and_fro_without_end() -> None:
+    """Each took the other one for the leader, or itself."""
+    async with leader() as (address, writers):
+        relay = RemotingRelay(lambda: address, lambda: (address,))
+        host, made = Host(), Host()
+        relay.accept(as_host(host))
+        async with asyncio.timeout(60):
+            await host.changed.wait()
+        assert (host.reasons, writers) == ([f"the leader's address {address} is this node's"], [])
+        relay = RemotingRelay(lambda: address)
+        relay.open = RELAYS_MAX - 1
+        last = relay.accept(as_host(made))
+        host = Host()
+        refused = relay.accept(as_host(host))
+        async with asyncio.timeout(60):
+            await host.changed.wait()
+        assert (host.reasons, made.reasons) == ([f"{RELAYS_MAX} connections are relayed already"], [])
+        last.lost()
+        refused.lost()
+        assert relay.open == RELAYS_MAX - 1, "as before"
 
 
 async def test_a_client_that_takes_nothing_stops_the_leader() -> None:

@@ -157,10 +157,11 @@ class WaitingServers:
             native = _native_paths() - (PATHS if reads else frozenset())
             serving.forwarded = native | {f"/{MESSAGING_SERVICE}/{name}" for name in names}
             serving.checked_elsewhere = native
+        self._here: tuple[Address, ...] = ()
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
         if settings.remoting_enable and self._gate is None:
-            self._grpc.add_guest(FIRST_BYTE, RemotingRelay(self._leader_address).accept)
+            self._grpc.add_guest(FIRST_BYTE, RemotingRelay(self._leader_address, lambda: self._here).accept)
         readiness = Readiness()
         readiness.add("broker", problem)
         readiness.add_warning("users", self._users_problem)
@@ -206,6 +207,7 @@ class WaitingServers:
         SettingsError."""
         settings = self._settings
         address = self._grpc.bind(settings.listen_address)
+        self._here = address, settings.advertised(address)
         tls = await bind_tls(self._grpc, settings, settings.advertised(address))
         http = settings.http_address
         http = await self._http.start(http, settings.http_tls_files) if http is not None else None
