@@ -1,8 +1,8 @@
 """Remoting connections at a node that does not lead its replica group: their bytes go to the leader's port.
 
 A client of RocketMQ 4 that was given this address so has the routes, sends, pulls, heartbeats and locks
-of the leader. A connection is the leader's from its first byte to its end: when the node changes its role, or
-the leader is lost, it ends, and clients open another one.
+of the leader. A connection is the leader's from its first byte to its end: when the node changes its role,
+the leader is lost, or another one leads, it ends, and clients open another one.
 
 Two nodes that each take the other one for the leader would pass a connection to and fro: RELAYS_MAX ends
 that. So would a node at whose address the leader is said to be: it refuses.
@@ -42,12 +42,19 @@ class RemotingRelay:
         self.open += 1
         leader = self._leader()
         if host.is_secure or leader is None:
-            return RelayedConnection(host, "no leader is known, or the connection is by TLS", self._ended)
+            return self._refused(host, "no leader is known, or the connection is by TLS")
         if leader in self._here():
-            return RelayedConnection(host, f"the leader's address {leader} is this node's", self._ended)
+            return self._refused(host, f"the leader's address {leader} is this node's")
         if self.open > RELAYS_MAX:
-            return RelayedConnection(host, f"{RELAYS_MAX} connections are relayed already", self._ended)
-        return RelayedConnection(host, leader, self._ended)
+            return self._refused(host, f"{RELAYS_MAX} connections are relayed already")
+        return RelayedConnection(host, leader, self._moved_from, self._ended)
+
+    def _refused(self, host: Host, reason: str) -> RelayedConnection:
+        return RelayedConnection(host, reason, self._moved_from, self._ended)
+
+    def _moved_from(self, leader: Address) -> bool:
+        """Whether another one is known to lead. While none is known, that one may lead still."""
+        return self._leader() not in (None, leader)
 
     def _ended(self) -> None:
         self.open -= 1
@@ -55,10 +62,19 @@ class RemotingRelay:
 
 class RelayedConnection(asyncio.Protocol):
     """The guest of the client's connection, and the protocol of that to the leader. `leader`: its address, or
-    why the connection is refused. `ended`: is called at the end, once."""
+    why the connection is refused. `moved_from`: whether another node leads instead. `ended`: is called at the
+    end, once."""
 
-    def __init__(self, host: Host, leader: Address | str, ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        leader: Address | str,
+        moved_from: Callable[[Address], bool],
+        ended: Callable[[], None],
+    ) -> None:
         self._host = host
+        self._leader = leader
+        self._moved_from = moved_from
         self._ended = ended
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
@@ -93,7 +109,9 @@ class RelayedConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def tick(self, now: float) -> None:
-        pass
+        """A machine that is gone closes no connection: the client would wait for its own time-outs."""
+        if not isinstance(self._leader, str) and self._moved_from(self._leader):
+            self._host.close()
 
     def drain(self) -> None:
         self._host.close()

@@ -133,6 +133,23 @@ async def test_two_nodes_passed_a_connection_to_and_fro_without_end() -> None:
         assert relay.open == RELAYS_MAX - 1, "as before"
 
 
+async def test_a_connection_stayed_at_a_leader_whose_machine_is_gone() -> None:
+    async with leader() as (address, _):
+        known: list[Address | None] = [address]
+        host = Host()
+        connection = RemotingRelay(lambda: known[0]).accept(as_host(host))
+        connection.receive(memoryview(b"x"))
+        await until_sent(host, 1)
+        for one in (address, None):
+            known[0] = one
+            connection.tick(1.0)
+            assert "close" not in host.calls
+        known[0] = Address("127.0.0.1", 1)
+        connection.tick(2.0)
+        assert "close" in host.calls, "nothing came from the leader"
+        connection.lost()
+
+
 async def test_a_client_that_takes_nothing_stops_the_leader() -> None:
     async with leader() as (address, _):
         host = Host()
