@@ -10,7 +10,8 @@ The topic has one queue. Body: a JSON object in UTF-8.
 | phase     | `begun` or `ended` for an act; else ""                                                   |
 | act       | for an act: the id of its first record                                                   |
 | user      | the access key; "" if the caller has not proved it                                       |
-| source    | the caller's address                                                                     |
+| source    | the caller's address; of a call that a node has forwarded, with `through` and the node's |
+|           | user and address: the node names the caller                                              |
 | method    | the method that was called                                                               |
 | resources | names of the topics, groups and so on that the call was about, and the changes of users, |
 |           | rules and quotas                                                                         |

@@ -79,6 +79,11 @@ class CheckedCall:
         return self._caller.access_key if self._caller is not None else ""
 
     @property
+    def source(self) -> str:
+        """The caller's address for the log and the audit."""
+        return self.peer.source if self._caller is None else self._caller.audited_source
+
+    @property
     def caller(self) -> Caller:
         assert self._caller is not None, "after begin()"
         return self._caller
@@ -108,7 +113,7 @@ class CheckedCall:
             request = self._admitted(data, refusal)
             if request is self._message:  # it is neither malformed nor refused
                 self._begun = await gate.audit.begin(
-                    method.row, method.path, caller.access_key, self.peer.source, request
+                    method.row, method.path, caller.access_key, self.source, request
                 )
             return request
         gate.user_of(caller)
@@ -229,7 +234,7 @@ class CheckedCall:
                 raise
             if not method.row.marks:
                 raise
-            method.gate.refused(method.path, error, self.peer.source, self.access_key)
+            method.gate.refused(method.path, error, self.source, self.access_key)
             return RefusedMessage(message, error)
         narrow = method.row.narrow
         if narrow is not None and method.gate.may_see(self.caller) is not None:
@@ -381,7 +386,7 @@ class CheckedCall:
         return admitted
 
     def _note_refusal(self, error: TroveError) -> None:
-        self.method.gate.refused(self.method.path, error, self.peer.source, self.access_key)
+        self.method.gate.refused(self.method.path, error, self.source, self.access_key)
 
     def count(self, reply: Any) -> float:
         """Counts a reply. Returns the seconds that the stream's next one must wait; later requests wait in
@@ -403,7 +408,7 @@ class CheckedCall:
                 method.row,
                 method.path,
                 self.access_key,
-                self.peer.source,
+                self.source,
                 self._message,
                 self.outcome,
                 self._begun,

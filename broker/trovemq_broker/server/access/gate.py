@@ -73,11 +73,18 @@ class Credentials:
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The caller of a call. `session_call` None: it has RocketMQ's signature, or a certificate. `access_key`
-    empty: a call without credentials, or with wrong ones."""
+    empty: a call without credentials, or with wrong ones. `through`: the user and the address of a node that
+    has forwarded the call, else empty: the caller is who that user said."""
 
     access_key: str
     source: str
     session_call: SessionCall | None
+    through: str = ""
+
+    @property
+    def audited_source(self) -> str:
+        """Of the log and the audit."""
+        return f"{self.source} through {self.through}" if self.through else self.source
 
 
 class Entries(Protocol):
@@ -246,7 +253,7 @@ class Gate:
         call = credentials.session_call
         if call is not None:
             if credentials.client is not None:
-                return self._for_client(call, *credentials.client)
+                return self._for_client(call, *credentials.client, peer)
             return Caller(call.session.access_key, peer.source, call)
         if self._signatures is None or self._table is None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is starting")
@@ -260,9 +267,9 @@ class Gate:
         user = self._signatures.user_of(credentials.authorization, credentials.date)
         return Caller(user.access_key, peer.source, None)
 
-    def _for_client(self, call: SessionCall, access_key: str, peer: str) -> Caller:
-        """The client whose call a node of the replica group has forwarded. TroveError ACCESS_DENIED: with
-        AUTHENTICATION_FAILED the node would log in again."""
+    def _for_client(self, call: SessionCall, access_key: str, client: str, peer: Peer) -> Caller:
+        """The client, at that address, whose call a node of the replica group has forwarded. TroveError
+        ACCESS_DENIED: with AUTHENTICATION_FAILED the node would log in again."""
         assert self._sessions is not None, "it has found the session"
         assert self._table is not None, "a caller comes after open()"
         node = self._sessions.user_of(call.session)
@@ -272,7 +279,8 @@ class Gate:
         if user is None or not user.enabled:
             what = f"the call is refused: user {access_key[:80]!a} is not known here, or disabled"
             raise TroveError(errors.ACCESS_DENIED, what)
-        return Caller(access_key, peer_of(peer, {}).source, None)
+        through = f"{node.access_key} at {peer.source}"
+        return Caller(access_key, peer_of(client, {}).source, None, through)
 
     def _by_certificate(self, peer: Peer) -> Caller:
         """The caller with a certificate, which the transport has verified. TroveError
@@ -361,7 +369,7 @@ class Gate:
         need = Need(Kind.TOPIC, AUDIT_TOPIC, Action.AUDIT)
         if not user.is_super and not self._meets(user, need, caller.source):
             raise _denied(user, need)
-        self.audit.audit_read(path, caller.access_key, caller.source)
+        self.audit.audit_read(path, caller.access_key, caller.audited_source)
 
     def may_see(self, caller: Caller) -> Callable[[Kind, str], bool] | None:
         """A test whether the caller may know that a resource exists; None: it may know all.

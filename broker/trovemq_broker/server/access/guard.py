@@ -147,7 +147,7 @@ class _Calls(CheckedMethod):
             call.parsed = await one.begin(call.keep())
         except TroveError as error:
             one.outcome = error.symbol
-            self.gate.refused(self.path, error, one.peer.source, one.access_key)
+            self.gate.refused(self.path, error, one.source, one.access_key)
             try:
                 await one.hold(error)
             finally:
@@ -210,7 +210,7 @@ class _Streams(CheckedMethod):
                 set_creator(call.creator)
             except TroveError as error:
                 call.outcome = error.symbol
-                self.gate.refused(self.path, error, call.peer.source, call.access_key)
+                self.gate.refused(self.path, error, call.source, call.access_key)
                 await call.hold(error)
                 if not self.is_rocketmq:
                     raise
