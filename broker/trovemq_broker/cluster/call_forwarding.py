@@ -7,7 +7,8 @@
 | broke                                  |                                                                   |
 | it does not answer in time             | REQUEST_TIMEOUT, shortly before the client's own deadline         |
 | CALLS_MAX calls are open at it, or     | LIMIT_EXCEEDED                                                    |
-| RECEIVES_MAX, and it is a receive      |                                                                   |
+| RECEIVES_MAX, and it is a receive or a |                                                                   |
+| native stream                          |                                                                   |
 | it does not take this broker's log-in, | AUTHENTICATION_FAILED                                             |
 | or checks none, while this one does    |                                                                   |
 
@@ -43,6 +44,16 @@ RECEIVES_MAX: Final = 700
 """No receive begins while this many calls are open: the others are left to calls that do not wait, such as
 acknowledgements of the messages that were received."""
 RECEIVES: Final = ("ReceiveMessage", "PullMessage")
+STREAMS: Final = frozenset(
+    {
+        "/trovemq.v1.ConsumerService/Consume",
+        "/trovemq.v1.MessageService/Append",
+        "/trovemq.v1.MessageService/Fetch",
+        "/trovemq.v1.ProducerService/CheckHalves",
+        "/trovemq.v1.TransactionService/Transact",
+    }
+)
+"""Native calls that stay open as long as the client wants: none begins beyond RECEIVES_MAX, either."""
 LOG_IN_S: Final = 3.0
 CALL_S: Final = 30.0
 """Of a client without a deadline."""
@@ -220,7 +231,7 @@ class CallForwarder:
     ) -> ForwardedNative:
         """A native call of the client there; see server/core/forwarding.py."""
         key = broker, NATIVE
-        self._begin(key)
+        self._begin(key, RECEIVES_MAX if path in STREAMS else CALLS_MAX)
         try:
             connection = await self._connection(key, by_tls=by_tls)
             until = asyncio.get_running_loop().time() + LOG_IN_S

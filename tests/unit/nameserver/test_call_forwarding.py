@@ -11,7 +11,14 @@ import pytest
 
 from tests.unit.nameserver.test_cluster_routes import answer, entry, read
 from trovemq.testing import free_port
-from trovemq_broker.cluster.call_forwarding import CALLS, CALLS_MAX, RECEIVES_MAX, CallForwarder
+from trovemq_broker.cluster.call_forwarding import (
+    CALLS,
+    CALLS_MAX,
+    NATIVE,
+    RECEIVES_MAX,
+    STREAMS,
+    CallForwarder,
+)
 from trovemq_broker.cluster.cluster_reply import ReplyReader
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
@@ -19,6 +26,7 @@ from trovemq_broker.cluster.leader_route import LeaderRoute
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.route_metrics import ForwardsCollector
 from trovemq_broker.cluster.view import GroupLeader, GroupNode
+from trovemq_broker.daemon.replica import waiting_servers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.tls import ClientTls
@@ -97,6 +105,32 @@ async def test_waiting_receives_leave_calls_for_acknowledgements(method: str) ->
     assert await refusal(to, call=Call(method="AckMessage")) == "BROKER_UNREACHABLE"
     assert to.open_calls == RECEIVES_MAX
     await to.close()
+
+
+SEND = "/trovemq.v1.MessageService/Send"
+
+
+@pytest.mark.parametrize("path", sorted(STREAMS))
+async def test_open_streams_stopped_all_native_sends_and_acknowledgements(path: str) -> None:
+    to = forwarder()
+    for _ in range(RECEIVES_MAX):
+        to._begin(("a", NATIVE))
+    with pytest.raises(TroveError, match="LIMIT_EXCEEDED"):
+        await to.open_native("a", path, Client(), 2.0, by_tls=False)
+    stream = await to.open_native("a", SEND, Client(), 2.0, by_tls=False)
+    assert to.open_calls == RECEIVES_MAX + 1
+    stream.cancel()
+    await to.close()
+
+
+async def test_each_native_call_that_may_stay_open_is_a_stream() -> None:
+    found = {
+        f"/{service.full_name}/{method.name}"
+        for service in waiting_servers.NATIVE
+        for method in service.methods
+        if method.client_streaming
+    }
+    assert found == STREAMS
 
 
 async def test_a_call_behind_others_log_ins_ends_before_its_deadline() -> None:
