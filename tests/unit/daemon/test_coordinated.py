@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +11,11 @@ import pytest
 
 from tests.unit.daemon.memory_coordinator import MemoryCoordinator
 from tests.unit.rpc.memory_rpc import run
+from trovemq_broker.coordination.coordinator import Change, Compare, Put, Swapped
 from trovemq_broker.daemon.replica import coordinated
 from trovemq_broker.daemon.replica.coordinated import Coordinated
 from trovemq_broker.daemon.replica.election_figures import ElectionFigures
-from trovemq_broker.daemon.replica.election_group import ElectionGroup
+from trovemq_broker.daemon.replica.election_group import FORGET_TRIES, ElectionGroup
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.election import Election
@@ -338,3 +339,31 @@ def test_a_leader_that_stops_gives_its_lease_back(monkeypatch: pytest.MonkeyPatc
         await here.end()
 
     in_time(program, monkeypatch)
+
+
+class ChangedBefore(MemoryCoordinator):
+    """Another write of the group's state comes before each of the next `changes` swaps."""
+
+    changes = 0
+
+    async def swap(self, compares: Sequence[Compare], changes: Sequence[Change]) -> Swapped:
+        if self.changes:
+            self.changes -= 1
+            await super().swap((), [Put(STATE, b"{}")])
+        return await super().swap(compares, changes)
+
+
+@pytest.mark.asyncio
+async def test_the_keys_of_a_group_that_was_left_stayed_in_etcd() -> None:
+    """The last write of its election came between the reading and the swap, which was then not done."""
+    etcd = ChangedBefore()
+    group = ElectionGroup(SETTINGS, etcd, "0.1.0")
+    keys = [Put(CONFIG, b"{}"), Put(STATE, b"{}")]
+    await etcd.swap((), keys)
+    etcd.changes = FORGET_TRIES - 1
+    await group.forget()
+    assert etcd.values == {}
+    await etcd.swap((), keys)
+    etcd.changes = FORGET_TRIES
+    with pytest.raises(TroveError, match="delete them by hand"):
+        await group.forget()

@@ -37,6 +37,7 @@ from trovemq_store.replica.conversion import FIRST_EPOCH
 from trovemq_store.replica.membership import Members
 
 LOOK_S: Final = 0.2
+FORGET_TRIES: Final = 5
 ABSENT: Final = (Compare(CONFIG, 0), Compare(STATE, 0))
 """A group is written once, also by two nodes at the same time."""
 
@@ -193,10 +194,16 @@ class ElectionGroup:
         return Promoted(state.epoch, (self.me,), _away(view, others, self.me), _beyond(others, node.log.end))
 
     async def forget(self) -> None:
-        """The group is over: its last node is a single broker's. TroveError COORDINATION_UNAVAILABLE."""
+        """The group is over: its last node is a single broker's. TroveError COORDINATION_UNAVAILABLE;
+        REPLICA_STATE_ILLEGAL where its keys change all the time."""
         values = (await self._coordinator.read()).values
-        compares = [Compare(key, values[key].changed) for key in (CONFIG, STATE) if key in values]
-        await self._coordinator.swap(compares, [Delete(key) for key in values])
+        for _ in range(FORGET_TRIES):
+            compares = [Compare(key, values[key].changed) for key in (CONFIG, STATE) if key in values]
+            swapped = await self._coordinator.swap(compares, [Delete(key) for key in values])
+            if swapped.done:
+                return
+            values = swapped.snapshot.values
+        raise illegal("the group's keys in etcd change all the time: delete them by hand")
 
     def election(self, node: OpenNode, own: OwnLog, now_ms: NowMs) -> Election:
         """Of the node, which has its place."""
