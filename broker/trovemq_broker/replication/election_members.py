@@ -110,5 +110,11 @@ def members_changed(config: GroupConfig, state: GroupState, change: MemberChange
     changes.counts = True
     listed = change(changes)
     if gone := sorted(one.node for one in state.in_sync if one.node not in listed.places):
-        raise ValueError(f"{', '.join(gone)} of the in-sync set would be no voter: stop it, and wait")
+        away = "stop it, and wait until the set is without it"
+        if len(state.in_sync) <= config.listed.needed(config.in_sync_min):
+            away = (
+                f"the set, with in_sync_min = {config.in_sync_min}, has no copy to spare. Start it at its"
+                " addresses, with an empty disk if its own is lost, or let another voter come in sync"
+            )
+        raise ValueError(f"{', '.join(gone)} of the in-sync set would be no voter: {away}")
     return replace(config, listed=listed)

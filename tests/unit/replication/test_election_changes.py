@@ -130,6 +130,19 @@ def test_members_change_one_at_a_time_by_compare_and_swap() -> None:
     assert config_at(node.etcd).listed.removed == ("c-0",)
 
 
+def test_a_dead_node_of_the_smallest_set_was_to_be_stopped_and_waited_for() -> None:
+    """It never leaves a set that has no copy to spare."""
+    node = leading(etcd_of(in_sync=(B, C)))
+    with pytest.raises(ValueError, match="Start it at its addresses, with an empty disk"):
+        node.election.change_members(without_c, node.now_ms)
+    etcd = etcd_of()
+    is_here(etcd, A)
+    is_here(etcd, C)
+    node = leading(etcd)
+    with pytest.raises(ValueError, match="stop it, and wait"):
+        node.election.change_members(without_c, node.now_ms)
+
+
 def test_a_change_without_an_answer_was_replaced_by_the_next_one() -> None:
     """c was removed; the answer was lost. The next list had c again, with the same version."""
     node = leading(etcd_of(in_sync=(A, B)))
