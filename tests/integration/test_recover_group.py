@@ -77,6 +77,26 @@ def refused(server: str, *line: str) -> str:
     return str(err)
 
 
+def recovered(node: Broker) -> dict[str, Any]:
+    """Once the node has heard from enough others; a command before that is refused, and changes nothing."""
+    answers: list[dict[str, Any]] = []
+
+    def done() -> bool:
+        code, out, _ = run_here(node.address, "--json", "cluster", "recover", node.name, "--yes")
+        answers[:] = [json.loads(one) for one in out.splitlines()] if code == 0 else []
+        return code == 0
+
+    until("the group is founded again", done)
+    return answers[0]
+
+
+def until_not_recovered(node: Broker, reason: str) -> None:
+    def is_said() -> bool:
+        return reason in refused(node.address, "cluster", "recover", node.name, "--yes")
+
+    until(f"it is refused: {reason}", is_said)
+
+
 def check(server: str) -> tuple[int, list[dict[str, object]]]:
     code, out, _ = run_here(server, "--json", "cluster", "check")
     return code, [json.loads(one) for one in out.splitlines()]
@@ -97,16 +117,13 @@ def test_a_group_is_founded_again_in_a_new_etcd(tmp_path: Path) -> None:
             nodes.start("ab", etcd)
             until("it is said", lambda: b"cluster recover" in run_here(a.address, "cluster", "status")[1])
             assert check(a.address)[0] == 1
-            (made,) = objects(a.address, "cluster", "recover", "a", "--yes")
-            assert made["leader"] in "ab"
+            assert recovered(a)["leader"] in "ab"
             nodes.start("c", etcd)
             leader = nodes.until_led("abc")
             sent |= send(leader.address, 2, first=2)
             assert stored(leader.address) == sent
             follower = next(one for one in nodes.all if one is not leader)
-            assert "nothing to recover" in refused(
-                follower.address, "cluster", "recover", follower.name, "--yes"
-            )
+            until_not_recovered(follower, "nothing to recover")
             until("etcd was asked", lambda: check(leader.address)[0] == 0)
             assert {one["check"] for one in check(leader.address)[1]} <= {"etcd"}, "notes on etcd alone"
 
@@ -116,12 +133,12 @@ def test_a_group_is_founded_again_in_a_new_etcd(tmp_path: Path) -> None:
                 one.stop(signal.SIGKILL)
             nodes.start(follower.name, etcd)
             third = next(one for one in nodes.all if one not in (leader, follower))
-            text = refused(follower.address, "cluster", "recover", follower.name, "--yes")
-            assert f"node {third.name} has an etcd that has its group, or does not answer" in text
+            words = f"node {third.name} has an etcd that has its group, or does not answer"
+            until_not_recovered(follower, words)
             third.stop()
-            assert "start " in refused(follower.address, "cluster", "recover", follower.name, "--yes")
+            until_not_recovered(follower, "start ")
             nodes.start(third.name, etcd)
-            objects(follower.address, "cluster", "recover", follower.name, "--yes")
+            recovered(follower)
             nodes.start(leader.name, etcd)
             assert stored(nodes.until_led("abc").address) == sent
 
