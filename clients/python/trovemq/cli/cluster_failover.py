@@ -87,16 +87,21 @@ async def watch(
         int, typer.Option("--every", metavar="T", parser=parse_duration_ms, help="How often nodes are asked.")
     ] = "500ms",  # type: ignore[assignment]  # parsed by the option
 ) -> None:
-    """Print a line for each change of leader, epoch or in-sync set."""
+    """Print each change of leader, epoch and in-sync set."""
     ends = None if seconds is None else time.monotonic() + seconds
     known: dict[str, GroupState] = {}
+    said: str | None = None
     async with session.client() as client:
         while True:
+            groups: list[ReplicaGroup] = []
             try:
-                groups = await client.admin.replicas.groups()
+                groups, said = await client.admin.replicas.groups(), ""
             except TroveError as error:
-                session.output.remark(error.message)
-                groups = []
+                if said is None:  # the first answer; a later failure passes
+                    raise
+                if error.message != said:
+                    session.output.remark(error.message)
+                said = error.message
             for state in changed(known, [one for one in groups if group in (None, one.group)]):
                 session.output.item(_object(state))
                 if not session.output.objects:
@@ -143,7 +148,7 @@ async def recover(
     accept_loss: LossOption = 0,
     yes: YesOption = False,
 ) -> None:
-    """Write a group's keys again, in an etcd that has none of them.
+    """Write a group's keys in an etcd that has none of them.
 
     The old etcd is lost for ever, or the group had no etcd. All nodes that run were started with the new one.
     """
@@ -169,7 +174,7 @@ async def elect(
     fenced: FencedOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Let a copy lead that is not in sync, because none that is can come back."""
+    """Let a copy lead that is not in sync: no other comes back."""
     if not unclean:
         raise typer.BadParameter("a copy in sync is elected without a command; another one needs --unclean")
     session.confirm(f"Elect node {node}, and lose up to {accept_loss:,} bytes of the log?", yes=yes)
