@@ -12,6 +12,8 @@ from typing import Self
 
 PART_SIZE_MAX = 65_536
 WAIT_S_MAX = 60
+TURNS = 10
+"""Of the loop, in which connections that were accepted just before the end are made, and closed."""
 
 
 class CutLink:
@@ -28,6 +30,7 @@ class CutLink:
         self._stop = asyncio.Event()
         self._whole = asyncio.Event()
         self._ready = threading.Event()
+        self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._thread = threading.Thread(target=self._run, name="cut-link", daemon=True)
 
     def __enter__(self) -> Self:
@@ -59,7 +62,7 @@ class CutLink:
 
     async def _open(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -74,6 +77,15 @@ class CutLink:
         self._ready.set()
         await self._stop.wait()
         await self._close()
+        for _ in range(TURNS):
+            for writer in self._accepted.values():
+                writer.transport.abort()
+            await asyncio.sleep(0)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._connected(reader, writer))
+        self._accepted[task] = writer
+        task.add_done_callback(self._accepted.pop)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -177,9 +177,6 @@ def test_a_remoting_client_at_a_follower_was_cut_off(tmp_path: Path) -> None:
         ready(command)
         command.run("topic", "create", "orders", "--queues", "1")
         third = str(command.rows[THIRD]["address"])
-        assert asyncio.run(remoting_at(third)) == [ResponseCode.SUCCESS] * 5
-        kill(command, FIRST)
-        promote(command, SECOND)
 
         def is_served() -> bool:
             try:
@@ -187,6 +184,9 @@ def test_a_remoting_client_at_a_follower_was_cut_off(tmp_path: Path) -> None:
             except (OSError, TimeoutError):
                 return False
 
+        until("the follower knows its leader, which serves remoting clients", is_served)
+        kill(command, FIRST)
+        promote(command, SECOND)
         until("the next leader serves remoting clients of the follower", is_served)
         assert command.ended(signal.SIGTERM)[0] == 0
 
