@@ -90,7 +90,7 @@ FAILOVER_FAULTS: Final = (
         "if status is not None else self._refusal()",
         (
             "tests/unit/daemon/test_waiting_servers.py::"
-            "test_a_leader_of_the_version_before_admitted_all_calls_of_a_follower_s_clients",
+            "test_an_older_leader_admitted_all_calls_of_a_follower_s_clients",
         ),
     ),
 )

@@ -80,7 +80,7 @@ def unclean(
     if later := sorted(one.node for one, log in others.items() if log.last_epoch > own.last_epoch):
         raise ValueError(
             f"{', '.join(later)} has records of a later epoch than node {me.node}, which lacks more of that"
-            f" log than the ends tell: elect {later[0]}, or stop it for good first"
+            f" log than the difference of the ends: elect {later[0]}, or stop it for good first"
         )
     end = counted_end(own, is_sync=view.config.is_sync)
     ends = [log.end for log in others.values()]

@@ -57,7 +57,7 @@ class IgnoringLeader:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("checks", "recalls"), [(False, 0), (None, 0), (True, 1)])
-async def test_a_leader_of_the_version_before_admitted_all_calls_of_a_follower_s_clients(
+async def test_an_older_leader_admitted_all_calls_of_a_follower_s_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: bool | None, recalls: int
 ) -> None:
     """It takes the follower, a super user, for the caller. None: the leader's status is not known."""

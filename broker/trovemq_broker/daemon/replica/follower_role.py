@@ -37,24 +37,10 @@ from trovemq_broker.produce.replica_acks import Grown
 from trovemq_broker.replica_streams.engine_store import EngineStore
 from trovemq_broker.replica_streams.follower_stream import FollowerStream
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
-from trovemq_broker.replication.frames import (
-    Epoch,
-    Heartbeat,
-    Identity,
-    InSyncSet,
-    Node,
-    NowMs,
-    Offset,
-)
+from trovemq_broker.replication.frames import Epoch, Heartbeat, Identity, InSyncSet, Node, NowMs, Offset
 from trovemq_broker.replication.promotion import Promised, epoch_of_leader, epoch_to_promise
 from trovemq_broker.replication.read_lag import ReaderLag, ReadLag
-from trovemq_broker.replication.status import (
-    MembersChange,
-    NodeStatus,
-    Promoted,
-    PromotionAsked,
-    Role,
-)
+from trovemq_broker.replication.status import MembersChange, NodeStatus, Promoted, PromotionAsked, Role
 from trovemq_broker.server.wire.replica_frames import PromiseAsked
 from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.lifecycle import Stop
@@ -489,7 +475,7 @@ class FollowerRole:
         return group_leader(place, leader.node, leader.epoch)
 
     def leader_status(self) -> NodeStatus | None:
-        """What the leader said last; None where it did not answer, or none is known."""
+        """The leader's last status; None where it did not answer, or none is known."""
         return self._finding.statuses.get(self._leader_name())
 
     def leading(self) -> LeaderStreams:

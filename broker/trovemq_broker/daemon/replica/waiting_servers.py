@@ -119,7 +119,7 @@ class ForwardBy(NamedTuple):
 class WaitingServers:
     """`bind()`, `open()` once the store is open, `stop()`. `refusal`: NOT_LEADER, with the leader where it is
     known. `problem`: of /readyz. `leader`: the node that takes messages, where it is known, and
-    `leader_status`: what it said last; `calls`: how it is called, None: no calls are forwarded."""
+    `leader_status`: its last status; `calls`: how it is called, None: no calls are forwarded."""
 
     def __init__(
         self,
