@@ -209,6 +209,8 @@ class Subscription:
         return self
 
     async def _open(self) -> None:
+        pool = self._pool
+        await pool.routes.leader_found(pool.options.failover_timeout_ms / 1000)
         if self._contact is not None:
             await self._contact.begin()
         await self._consumer.open()

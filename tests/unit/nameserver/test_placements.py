@@ -145,7 +145,7 @@ def test_an_illegal_placement_is_refused(placement: dict[str, int]) -> None:
 
 
 def held_memory() -> int:
-    """In bytes, without what the interpreter keeps for the next objects of a kind."""
+    """In bytes, without the memory that the interpreter keeps for later objects."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 

@@ -178,7 +178,12 @@ class FakeServer:
             changed.set()
 
     def cluster(self) -> route_pb2.ClusterReply:
-        return route_pb2.ClusterReply(brokers=self.routes, version=self.version)
+        """Of a node of a replica group that has no routes: that it does not lead."""
+        refusal = wire_error(TroveError(errors.NOT_LEADER, "it follows"))
+        follows = bool(self.node) and not self.routes
+        return route_pb2.ClusterReply(
+            brokers=self.routes, version=self.version, refusal=refusal if follows else None
+        )
 
     # --- appends --------------------------------------------------------------------------------------
 

@@ -373,3 +373,22 @@ async def test_a_subscription_that_no_leader_serves_ends_with_the_refusal(connec
         with pytest.raises(TroveError, match="ordered groups wait"):
             async with client.subscribe("orders", "g"):
                 pass
+
+
+@pytest.mark.asyncio
+async def test_a_subscription_was_refused_before_there_was_a_leader(connect: Connect) -> None:
+    async with a_group() as group:
+        follower = group.nodes["b"]
+        follower.leader = None
+        group.nodes["a"].set_routes()
+        client = await connect(follower)
+
+        async def elect() -> None:
+            await asyncio.sleep(0.1)
+            group.lead("b")
+
+        electing = asyncio.create_task(elect())
+        async with client.subscribe("orders", "g") as subscription:
+            await follower.consuming.offer(b"1")
+            assert (await anext(subscription)).body == b"1"
+        await electing

@@ -247,6 +247,10 @@ class RouteTable:
         if refusal is not None:
             raise TroveError(refusal.spec, refusal.message, **refusal.fields)
 
+    async def leader_found(self, timeout_seconds: float) -> None:
+        """Waits while each server is a node that does not lead; returns after the time-out, too."""
+        await self.wait_until(lambda: self.state.refusal is None, timeout_seconds)
+
     def brokers_of(self, topic: str, name: str | None = None) -> list[BrokerInfo]:
         """The live brokers that have the topic; all live brokers if it is not in the routes.
 
