@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.support.kombu_messages import FakeMessage, received
+from trovemq._kombu import qos as qos_module
 from trovemq._kombu.qos import QoS
 
 
@@ -89,3 +92,34 @@ def test_a_settlement_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> 
     qos.ack("a")
     assert "is delivered again" in caplog.text
     assert not qos.holds("celery")
+
+
+def test_a_broker_that_is_away_keeps_no_worker_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each message waited for the broker as long as a call may, one after the other."""
+    monkeypatch.setattr(qos_module, "RETURN_SECONDS_MAX", 0.01)
+    answered, asked = threading.Event(), list[FakeMessage]()
+
+    def wait(message: FakeMessage, delay: float | None = None) -> None:
+        asked.append(message)
+        answered.wait()
+
+    monkeypatch.setattr(FakeMessage, "nack", wait)
+    qos = QoS()
+    first, _ = holding(qos, "a", "b")
+    qos.restore_unacked_once()
+    assert "the broker does not answer" in caplog.text
+    assert not qos.holds("celery")
+    answered.set()
+    for thread in threading.enumerate():
+        if thread.name == "trovemq return":
+            thread.join()
+    assert asked in ([], [first]), "after the time no other is asked for"
+
+
+def test_messages_that_were_received_ahead_are_returned_with_those_that_are_held() -> None:
+    qos, ahead = QoS(), received(b"")
+    (held,) = holding(qos, "a")
+    qos.close([ahead])
+    assert ahead.settled == held.settled == ["nack 0"]

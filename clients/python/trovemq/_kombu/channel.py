@@ -146,7 +146,8 @@ class Channel(virtual.Channel):
         return size
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        self._end_reader(queue)
+        self.qos.return_all(self._end_reader(queue))
+        self._close_ended()
         if self._is_shared(queue):
             self.connection.close_shared(queue)
             return
@@ -243,7 +244,8 @@ class Channel(virtual.Channel):
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
             self._no_ack.discard(queue)
-            self._end_reader(queue)
+            self.qos.return_all(self._end_reader(queue))
+            self._close_ended()
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """The next message; None if there is none within `get_timeout`."""
@@ -310,27 +312,24 @@ class Channel(virtual.Channel):
         self._close_ended()
         return super().drain_events(timeout=timeout, callback=callback)
 
-    def _end_reader(self, queue: str) -> None:
-        """Receives no more from the queue. The subscription stays open until its messages are settled."""
+    def _end_reader(self, queue: str) -> list[Any]:
+        """Receives no more from the queue; returns the messages that were received ahead, to be returned. The
+        subscription stays open until its messages are settled."""
         reader = self._readers.pop(queue, None)
-        if reader is not None:
-            for message in reader.end():
-                self.qos.settle(message.nack, 0)  # type: ignore[attr-defined]  # not one of the control topic
-            self._ended.append(reader)
-            self._close_ended()
+        if reader is None:
+            return []
+        self._ended.append(reader)
+        return list(reader.end())
 
     def _close_ended(self, *, all_of_them: bool = False) -> None:
-        for reader in list(self._ended):
-            if all_of_them or not self.qos.holds(reader.topic):
-                self._ended.remove(reader)
-                reader.close()
+        settled = [one for one in self._ended if all_of_them or not self.qos.holds(one.topic)]
+        self._ended = [one for one in self._ended if one not in settled]
+        Reader.close_all(settled)
 
     def close(self) -> None:
         """Returns unacknowledged messages, and those that were received ahead."""
         if self.closed:
             return
-        for queue in list(self._readers):
-            self._end_reader(queue)
-        self.qos.restore_unacked_once()
+        self.qos.close([message for queue in list(self._readers) for message in self._end_reader(queue)])
         self._close_ended(all_of_them=True)
         super().close()

@@ -11,16 +11,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from trovemq._kombu.readers import begun
 from trovemq_proto.errors import TroveError
 
 _log = logging.getLogger(__name__)
 
 RENEW_AFTER_DEFAULT: Final = 9_000.0  # 2.5 hours
 RENEWED_LEASE_DEFAULT: Final = 600.0
+RETURN_SECONDS_MAX: Final = 5.0
+"""For all messages together: a broker that is away answers none of them, and delivers them again by itself
+when their leases end."""
 
 
 class Leased(Protocol):
@@ -127,13 +131,39 @@ class QoS:
 
     def restore_unacked(self) -> None:
         """Returns all unacknowledged messages for delivery at once."""
-        for tag in list(self._held):
-            self.reject(tag, requeue=True)
+        self.return_all(self._pop_all())
 
     def restore_unacked_once(self, stderr: object = None) -> None:
         """Returns them at the channel's end, and renews no more leases."""
+        self.close(())
+
+    def close(self, ahead: Iterable[Leased]) -> None:
+        """Returns them and those that were received ahead, and renews no more leases."""
         self._closed.set()
-        self.restore_unacked()
+        self.return_all([*ahead, *self._pop_all()])
+
+    def return_all(self, messages: Sequence[Leased]) -> None:
+        """Returns these for delivery at once. Waits for the broker, at most RETURN_SECONDS_MAX."""
+        if not messages:
+            return
+        given_up = threading.Event()
+
+        def return_each() -> None:
+            for message in messages:
+                if given_up.is_set():
+                    return
+                self.settle(message.nack, 0)
+
+        thread = begun(return_each, "trovemq return")
+        if thread is not None:
+            thread.join(RETURN_SECONDS_MAX)
+        if thread is not None and thread.is_alive():
+            given_up.set()
+            _log.warning(
+                "the broker does not answer: when their leases end it delivers again what this worker held"
+                " (at most %d messages)",
+                len(messages),
+            )
 
     def restore_visible(self, *args: object, **kwargs: object) -> None:
         """Nothing: the broker delivers again when a lease ends."""
@@ -157,6 +187,12 @@ class QoS:
     def _pop(self, delivery_tag: str) -> Held | None:
         with self._lock:
             return self._held.pop(delivery_tag, None)
+
+    def _pop_all(self) -> list[Leased]:
+        with self._lock:
+            held = [one.leased for one in self._held.values() if one.leased is not None]
+            self._held.clear()
+        return held
 
     def holds(self, topic: str) -> bool:
         """Whether a message of the topic is unacknowledged."""

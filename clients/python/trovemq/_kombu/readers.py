@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty
 from typing import Final, Protocol
@@ -17,6 +17,18 @@ from trovemq.received import ReceivedFields
 from trovemq_proto.errors import TroveError
 
 END_SECONDS_MAX: Final = 10.0
+
+
+def begun(work: Callable[[], None], name: str) -> threading.Thread | None:
+    """A thread that does the work; None if it was done here, as at the end of the process, where no thread
+    begins any more."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work()
+        return None
+    return thread
 
 
 class Subscribed(Protocol):
@@ -79,6 +91,13 @@ class Reader:
         self.end()
         with suppress(TroveError):
             self._subscription.close()
+
+    @staticmethod
+    def close_all(readers: Iterable[Reader]) -> None:
+        """Closes them at once: each may wait for a broker that is away."""
+        for thread in [begun(reader.close, f"trovemq end of {reader.topic}") for reader in readers]:
+            if thread is not None:
+                thread.join()
 
     def _read(self) -> None:
         try:
