@@ -63,6 +63,7 @@ class FakeSubscription:
 
     def __init__(self, messages: deque[FakeMessage], changed: threading.Condition) -> None:
         self.ended = self.closed = False
+        self._failure: TroveError | None = None
         self._messages, self._changed = messages, changed
 
     def __enter__(self) -> FakeSubscription:
@@ -71,7 +72,9 @@ class FakeSubscription:
     def __iter__(self) -> Iterator[FakeMessage]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self.ended or self._messages)
+                self._changed.wait_for(lambda: self.ended or self._failure or self._messages)
+                if self._failure is not None:
+                    raise self._failure
                 if self.ended:
                     return
                 message = self._messages.popleft()
@@ -80,6 +83,11 @@ class FakeSubscription:
     def end(self) -> None:
         with self._changed:
             self.ended = True
+            self._changed.notify_all()
+
+    def fail(self, failure: TroveError) -> None:
+        with self._changed:
+            self._failure = failure
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -152,6 +152,45 @@ def test_a_reply_is_read_by_the_process_that_declared_its_queue(client: FakeClie
     assert (topic, options) == ("celery-control", {"broadcast": True, "start": "latest"})
 
 
+def test_a_reply_was_lost_before_it_was_consumed(client: FakeClient, connect: Connect) -> None:
+    """Celery declares the queue of its results by the connection that sends, and consumes by another one."""
+    sending, other = connect(), connect()
+    mine = kombu.Queue(str(uuid4()), auto_delete=True)
+    publish(sending, "early", routing_key=mine.name, declare=[mine])
+    assert [one.payload for one in consume(other, mine)] == ["early"]
+    assert [topic for topic, _, _ in client.subscribed] == ["celery-control"], "one reader for both"
+    mine(sending.default_channel).declare()
+    publish(sending, "late", routing_key=mine.name)
+    other.close()
+    assert [one.payload for one in consume(sending, mine)] == ["late"]
+
+
+def test_a_shared_queue_ends_with_its_connections(client: FakeClient, connect: Connect) -> None:
+    one, other = connect(), connect()
+    mine, another = (kombu.Queue(str(uuid4()), auto_delete=True) for _ in range(2))
+    mine(one.default_channel).declare()
+    another(other.default_channel).declare()
+    one.close()
+    shared = other.transport.shared
+    assert (shared.has(mine.name), shared.has(another.name)) == (False, True)
+    assert not client.subscriptions[0].closed
+    other.close()
+    assert client.subscriptions[0].closed
+
+
+def test_a_failed_reader_was_kept_for_later_connections(client: FakeClient, connect: Connect) -> None:
+    one, mine = connect(), kombu.Queue(str(uuid4()), auto_delete=True)
+    mine(one.default_channel).declare()
+    first = one.transport.shared
+    client.subscriptions[0].fail(TroveError(errors.BROKER_UNREACHABLE, "gone"))
+    with pytest.raises(BrokerAwayError), kombu.Consumer(one, [mine]):
+        one.drain_events(timeout=WAIT_SECONDS)
+    one.close()
+    mine(one.default_channel).declare()
+    assert one.transport.shared is not first
+    assert len(client.subscriptions) == 2
+
+
 def test_a_kept_queue_with_the_name_of_a_reply_queue_is_refused(connect: Connect) -> None:
     with pytest.raises(TroveError, match="give it another name") as raised:
         kombu.Queue(f"tenant-{uuid4()}")(connect().default_channel).declare()

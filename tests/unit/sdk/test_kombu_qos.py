@@ -118,7 +118,7 @@ def test_a_broker_that_is_away_keeps_no_worker_from_stopping(
     assert asked in ([], [first]), "after the time no other is asked for"
 
 
-def test_messages_that_were_received_ahead_are_returned_with_those_that_are_held() -> None:
+def test_messages_received_ahead_are_returned_too() -> None:
     qos, ahead = QoS(), received(b"")
     (held,) = holding(qos, "a")
     qos.close([ahead])

@@ -18,6 +18,7 @@ from trovemq._kombu.failures import translated
 from trovemq._kombu.names import is_shared_name, topic_of
 from trovemq._kombu.qos import QoS
 from trovemq._kombu.readers import Reader
+from trovemq._kombu.shared import SharedQueues
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -63,7 +64,11 @@ class Channel(virtual.Channel):
         return topic_of(queue, self.connection.settings.topic_prefix)
 
     def _is_shared(self, queue: str) -> bool:
-        return is_shared_name(queue) or self.connection.has_shared(queue)
+        return is_shared_name(queue) or self._has_shared(queue)
+
+    def _has_shared(self, queue: str) -> bool:
+        shared: SharedQueues | None = self.connection.shared
+        return shared is not None and shared.has(queue)
 
     def _new_queue(self, queue: str, **options: Any) -> None:
         passes = bool(options.get("auto_delete") or options.get("exclusive"))
@@ -103,7 +108,7 @@ class Channel(virtual.Channel):
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         if self._is_shared(queue):
-            return bool(self.connection.has_shared(queue))
+            return self._has_shared(queue)
         try:
             with translated():
                 self.connection.trovemq.admin.describe_topic(self._topic(queue))
@@ -115,7 +120,9 @@ class Channel(virtual.Channel):
 
     def _size(self, queue: str) -> int:
         if self._is_shared(queue):
-            return len(self.connection.shared(queue, self._queues_of))
+            shared: SharedQueues | None = self.connection.shared
+            with translated():
+                return 0 if shared is None else shared.size(queue, self._queues_of)
         client, topic = self.connection.trovemq, self._topic(queue)
         with translated():
             try:
@@ -133,7 +140,8 @@ class Channel(virtual.Channel):
     def _purge(self, queue: str) -> int:
         size = self._size(queue)
         if self._is_shared(queue):
-            self.connection.shared(queue, self._queues_of).clear()
+            if self.connection.shared is not None:
+                self.connection.shared.clear(queue)
             return size
         with translated():
             try:
@@ -149,7 +157,8 @@ class Channel(virtual.Channel):
         self.qos.return_all(self._end_reader(queue))
         self._close_ended()
         if self._is_shared(queue):
-            self.connection.close_shared(queue)
+            if self.connection.shared is not None:
+                self.connection.shared.delete(queue)
             return
         topic = self._topic(queue)
         self.connection.topics.discard(topic)
@@ -283,13 +292,7 @@ class Channel(virtual.Channel):
 
     def _get(self, queue: str, timeout: float | None = None) -> Payload:
         if self._is_shared(queue):
-            waiting = self.connection.shared(queue, self._queues_of)
-            while waiting:
-                shared: Payload
-                shared, record = waiting.popleft()
-                if not is_expired(shared, record, int(time.time() * 1000)):
-                    return shared
-            raise Empty
+            return self._get_shared(queue)
         with translated():
             message: Any = self._reader(queue).fetch()
         try:
@@ -306,6 +309,15 @@ class Channel(virtual.Channel):
         if queue in self._no_ack:
             self.qos.unlease(tag)
         return payload
+
+    def _get_shared(self, queue: str) -> Payload:
+        shared: SharedQueues | None = self.connection.shared
+        while shared is not None:
+            with translated():
+                payload, record = shared.pop(queue, self._queues_of)
+            if not is_expired(payload, record, int(time.time() * 1000)):
+                return payload
+        raise Empty
 
     def drain_events(self, timeout: float | None = None, callback: Any = None) -> Any:
         """Delivers one message. Raises Empty if there is none, or as many as allowed are unacknowledged."""

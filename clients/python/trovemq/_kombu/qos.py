@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 RENEW_AFTER_DEFAULT: Final = 9_000.0  # 2.5 hours
 RENEWED_LEASE_DEFAULT: Final = 600.0
 RETURN_SECONDS_MAX: Final = 5.0
-"""For all messages together: a broker that is away answers none of them, and delivers them again by itself
-when their leases end."""
+"""For all messages together: a broker that is away answers none of them, and delivers them again when their
+leases end."""
 
 
 class Leased(Protocol):
@@ -160,8 +160,8 @@ class QoS:
         if thread is not None and thread.is_alive():
             given_up.set()
             _log.warning(
-                "the broker does not answer: when their leases end it delivers again what this worker held"
-                " (at most %d messages)",
+                "the broker does not answer: it delivers the messages of this worker again when their leases"
+                " end (at most %d)",
                 len(messages),
             )
 

@@ -1,14 +1,11 @@
-"""The connection: a client of `trovemq.sync`, the control topic, and a wait that messages end at once."""
+"""The connection: a client of `trovemq.sync`, and a wait that messages end at once."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from queue import Empty
@@ -18,19 +15,11 @@ from kombu.transport import base, virtual
 
 import trovemq.sync
 from trovemq._kombu.channel import Channel
-from trovemq._kombu.envelope import Payload, payload_of
 from trovemq._kombu.failures import BrokerAwayError, translated
-from trovemq._kombu.readers import Reader
 from trovemq._kombu.settings import Settings
-from trovemq.received import ReceivedFields
+from trovemq._kombu.shared import SharedQueues
 from trovemq_proto.errors import TroveError
 
-_log = logging.getLogger(__name__)
-
-SHARED_WAITING_MAX: Final = 10_000
-"""Messages of one shared queue that wait; of more, the oldest are dropped, and the log says so once."""
-Shared = tuple[Payload, ReceivedFields]
-CONTROL_GROUP: Final = "celery-control"
 _SECRET: Final = re.compile(r"(?<=://)([^:@/]*):([^@/]*)@")
 
 
@@ -57,9 +46,7 @@ class Transport(virtual.Transport):
         self.topics: set[str] = set()  # those that are known to exist
         self._client: trovemq.sync.Client | None = None
         self._process_id = os.getpid()
-        self._control: Reader | None = None
-        self._shared: dict[str, deque[Shared]] = {}
-        self._overflowed: set[str] = set()
+        self._shared: SharedQueues | None = None
 
     @property
     def trovemq(self) -> trovemq.sync.Client:
@@ -80,15 +67,15 @@ class Transport(virtual.Transport):
         """Connects, also again in a forked process, which has no thread of its parent's client. Raises
         BrokerAwayError; TroveError for an illegal URL."""
         if self._process_id != os.getpid():
-            self._process_id, self._control = os.getpid(), None
-            self._shared.clear()
-        kombus: Any = self.client
-        url = kombus.hostname or ""
-        if "://" not in url:
-            url = f"trovemq://{url or 'localhost'}:{kombus.port or 8081}"
+            self._process_id, self._shared = os.getpid(), None
         with translated():
-            self._client = trovemq.sync.connect(url)  # kombu tries again
+            self._client = trovemq.sync.connect(self._url())  # kombu tries again
         return super().establish_connection()
+
+    def _url(self) -> str:
+        kombus: Any = self.client
+        url = str(kombus.hostname or "")
+        return url if "://" in url else f"trovemq://{url or 'localhost'}:{kombus.port or 8081}"
 
     def close_connection(self, connection: Any) -> None:
         """Returns unacknowledged messages and disconnects. In a forked process the client is the parent's."""
@@ -96,12 +83,11 @@ class Transport(virtual.Transport):
         if self._process_id != os.getpid():
             return
         super().close_connection(connection)
-        control, self._control = self._control, None
-        self._shared.clear()
-        with suppress(TroveError):
-            if control is not None:
-                control.close()
-            if client is not None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.leave(self)
+        if client is not None:
+            with suppress(TroveError):
                 client.close()
 
     def verify_connection(self, connection: Any) -> bool:
@@ -129,39 +115,12 @@ class Transport(virtual.Transport):
 
     def open_shared(self, queue: str) -> None:
         """Keeps the messages of the control topic for this queue from now on."""
-        if queue not in self._shared:
-            self._shared[queue] = deque(maxlen=SHARED_WAITING_MAX)
-        if self._control is None:
+        if self._shared is None:
             topic = self.settings.control_topic
-            subscription = self.trovemq.subscribe(topic, CONTROL_GROUP, broadcast=True, start="latest")
-            self._control = Reader(topic, subscription, self.arrived.set, ahead=256)
+            self._shared = SharedQueues.entered(self._url(), topic, self, self.arrived.set)
+        self._shared.declare(queue, self)
 
-    def has_shared(self, queue: str) -> bool:
-        """Whether the queue was declared here as a shared one."""
-        return queue in self._shared
-
-    def shared(self, queue: str, queues_of: Callable[[str, str], set[str]]) -> deque[Shared]:
-        """The waiting messages of the queue. `queues_of`: the queues of an exchange and a routing key."""
-        with suppress(Empty):
-            while self._control is not None:
-                self._distribute(self._control, queues_of)
-        return self._shared.get(queue, deque())
-
-    def close_shared(self, queue: str) -> None:
-        """Drops the queue."""
-        self._shared.pop(queue, None)
-
-    def _distribute(self, control: Reader, queues_of: Callable[[str, str], set[str]]) -> None:
-        try:
-            message = control.fetch()
-            payload = payload_of(message)
-        except ValueError as error:
-            _log.warning("a message of %s was skipped: %s", self.settings.control_topic, error)
-            return
-        where: Mapping[str, str] = payload["properties"].get("delivery_info", {})
-        for queue in queues_of(where.get("exchange", ""), where.get("routing_key", "")) & self._shared.keys():
-            waiting = self._shared[queue]
-            if len(waiting) == SHARED_WAITING_MAX and queue not in self._overflowed:
-                self._overflowed.add(queue)
-                _log.warning("queue %s has %d waiting messages: its oldest are dropped", queue, len(waiting))
-            waiting.append((payload, message))
+    @property
+    def shared(self) -> SharedQueues | None:
+        """The shared queues of this process; None before this connection has declared one."""
+        return self._shared
