@@ -10,10 +10,10 @@ import threading
 from contextlib import suppress
 from typing import Self
 
+from tests.support.listeners import close_listener, turns
+
 PART_SIZE_MAX = 65_536
 WAIT_S_MAX = 60
-TURNS = 10
-"""Of the loop, in which connections that were accepted just before the end are made, and closed."""
 
 
 class CutLink:
@@ -57,8 +57,8 @@ class CutLink:
 
     async def _close(self) -> None:
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await close_listener(server)
 
     async def _open(self) -> None:
         if self._server is None:
@@ -77,10 +77,9 @@ class CutLink:
         self._ready.set()
         await self._stop.wait()
         await self._close()
-        for _ in range(TURNS):
-            for writer in self._accepted.values():
-                writer.transport.abort()
-            await asyncio.sleep(0)
+        for writer in self._accepted.values():
+            writer.transport.abort()
+        await turns()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._connected(reader, writer))

@@ -7,6 +7,8 @@ import threading
 from contextlib import suppress
 from typing import Self
 
+from tests.support.listeners import close_listener
+
 PART_SIZE_MAX = 65_536
 
 
@@ -42,7 +44,7 @@ class PortForwarder:
         self.address = f"{host}:{port}"
         self._ready.set()
         await self._stop.wait()
-        server.close()
+        await close_listener(server)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tests.support.listeners import close_listener
+
 
 class BlackHole:
     """Forwards the connections to its `address` to the target."""
@@ -72,5 +74,5 @@ async def black_hole(target: str) -> AsyncIterator[BlackHole]:
     try:
         yield proxy
     finally:
-        server.close()
+        await close_listener(server)
         await proxy.close()

@@ -62,8 +62,8 @@ class SharedQueues:
 
     @classmethod
     def entered(cls, url: str, topic: str, owner: object, arrived: Callable[[], None]) -> SharedQueues:
-        """The queues of the process, made by its first connection. `arrived`: is called after each message, in
-        another thread, until `owner` leaves."""
+        """The queues of the process, made by its first connection. `arrived`: is called in another thread
+        after each message, until `owner` leaves."""
         with cls._guard:
             queues = cls._of_process.get((url, topic))
             if queues is None:
