@@ -204,7 +204,8 @@ class ElectionWorld(ElectedGroup):
         return True
 
     def recover(self) -> None:
-        """An operator stops all nodes, and one of the newest set that is known leads."""
+        """An operator stops all nodes, and starts those that were up, and as many of the others as have to
+        promise: one of those with the longest log leads."""
         up = [node for node in self.elected if node.up]
         for node in up:
             node.paused_until = 0
@@ -215,7 +216,7 @@ class ElectionWorld(ElectedGroup):
         highest = max(node.state.promised for node in self.elected)
         epoch = (highest // EPOCH_STEP + 1) * EPOCH_STEP
         version = 1 + max(one.state.in_sync.version for one in self.elected if one.state.in_sync is not None)
-        copies = self._longest(config, epoch)
+        copies = self._longest(config, epoch, {node.name for node in up})
         leader = self.nodes[self.random.choice(sorted(copies)).node]
         state = recovered(config, leader.identity, epoch, version, copies, "recovered")
         self.etcd.has_quorum = True
@@ -226,17 +227,21 @@ class ElectionWorld(ElectedGroup):
         self.etcd.changed = self._etcd_changed
         self.is_restored = False
         self.note("recovered", state.leader)
-        for node in up:
+        started = [node for node in self.elected if node.up]
+        for node in [*up, *started]:
             self._begin_again(node)
         self._check_copies()
 
-    def _longest(self, config: GroupConfig, epoch: int) -> frozenset[Identity]:
-        """By the promises of as many voters as are enough, or of some more."""
+    def _longest(self, config: GroupConfig, epoch: int, stopped: set[str]) -> frozenset[Identity]:
+        """By the promises of as many voters as are enough. All but the `stopped` ones were killed before, and
+        start: that syncs their logs, and with async flush it is a later incarnation."""
         listed = config.listed
         voters = [self.nodes[name] for name in sorted(listed.places)]
         self.random.shuffle(voters)
         answers: list[Promised] = []
         for node in voters:
+            if node.name not in stopped:
+                super().start(node.name)
             node.state.promised = epoch
             answers.append(
                 Promised(node.identity, epoch, node.state.epochs, node.log.end, node.state.in_sync, listed)
