@@ -42,6 +42,16 @@ REPLICATION_FAULTS: Final = (
         {"TRIAL": "0"},
     ),
     Planted(
+        "a set with fewer copies than the minimum commits",
+        f"{PACKAGE}in_sync.py",
+        "return self.confirmed is not None and len(self.confirmed.copies) >= self.in_sync_min",
+        "return self.confirmed is not None",
+        (
+            "tests/unit/replication/test_leader.py::"
+            "test_a_copy_that_was_alone_committed_what_no_other_choice_finds",
+        ),
+    ),
+    Planted(
         "a copy is added that lacks a committed record",
         f"{PACKAGE}in_sync.py",
         "return is_new and copy.held >= needed and self",

@@ -9,6 +9,8 @@ got no answer may be written at any time, until a later one is; the copies of al
 
 Invariants
 - A set has at least `in_sync_min` copies, and the leader's. At that size a copy is replaced, not dropped.
+- One that begins with fewer (of a recovery, of a forced choice) commits nothing until others are in it: the
+  nodes that choose the next leader need not have one of its copies.
 - A copy is added once it holds all that is committed, and this epoch's first record.
 - Until the first set of an epoch is confirmed, nothing is committed: a set of the epoch before, which this
   leader does not know, may be stored elsewhere, and would win a promotion.
@@ -82,6 +84,11 @@ class InSyncChanges:
     def to_store(self) -> InSyncSet:
         """The set that followers are to store."""
         return self._confirmed if self._is_coordinated else self.newest
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a set is confirmed, and is no smaller than the minimum."""
+        return self.confirmed is not None and len(self.confirmed.copies) >= self.in_sync_min
 
     @property
     def counted(self) -> frozenset[Identity]:

@@ -434,7 +434,7 @@ class Leader:
             self._counted = None
 
     def _move_commit(self, now_ms: NowMs) -> None:
-        if self.in_sync.confirmed is None:
+        if not self.in_sync.may_commit:
             return
         mine = self._log.flushed if self.settings.is_sync else self._log.end
         if self._counted is None:

@@ -152,6 +152,26 @@ def test_nothing_is_committed_before_a_set_is_confirmed() -> None:
     assert group.leader.commit == 110
 
 
+def test_a_copy_that_was_alone_committed_what_no_other_choice_finds() -> None:
+    """After a recovery, or a forced choice: any 2 promises of the 3 voters choose the next leader."""
+    group = Group(A)
+    assert group.leader.commit == 100
+    group.hello(1, B)
+    group.report(1, 110)
+    assert group.leader.commit == 100
+    group.take(group.leader.tick(1_000), 1_000)
+    group.report(1, 110, version=6, now_ms=1_000)
+    assert group.leader.in_sync.confirmed == InSyncSet(EPOCH, 6, frozenset({A, B}))
+    assert group.leader.commit == 110
+
+
+def test_a_copy_alone_commits_once_the_others_are_no_members() -> None:
+    group = Group(A)
+    settings = replace(group.settings, voters={"a": True}, in_sync_min=1)
+    group.take(group.leader.regroup(settings, 0))
+    assert group.leader.commit == 110
+
+
 def test_records_of_a_former_epoch_wait_for_the_epoch_record() -> None:
     commit = CommitOffset(PhysicalOffset(80), PhysicalOffset(110))
     assert not commit.held([PhysicalOffset(100), PhysicalOffset(109)])

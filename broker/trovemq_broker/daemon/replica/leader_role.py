@@ -304,7 +304,7 @@ class LeaderRole:
             in_sync, problem = streams.leader.in_sync.newest, streams.problem
             copies = streams.copy_states()
         if not self.is_serving:
-            problem = problem or "the first record of the epoch is not committed yet: copies are missing"
+            problem = problem or self._missing()
         return replace(
             status,
             role=Role.LEADER if self.is_serving else Role.OPENING,
@@ -323,6 +323,18 @@ class LeaderRole:
             ),
             problem=problem,
         )
+
+    def _missing(self) -> str:
+        """Why the first record is not committed yet."""
+        if self._streams is not None:
+            core = self._streams.leader
+            has, needed = len(core.in_sync.newest.copies), core.settings.in_sync_min
+            if has < needed:
+                return (
+                    f"{has} of the {needed} copies that a commit needs is in sync: start the other nodes, or"
+                    " take those that are lost out of the group: trovemq cluster replace NODE, or remove NODE"
+                )
+        return "the first record of the epoch is not committed yet: copies are missing"
 
     def refusal(self) -> TroveError:
         """While the first record is not committed."""
