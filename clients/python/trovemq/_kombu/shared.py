@@ -166,4 +166,5 @@ class SharedQueues:
             waiting.append((payload, message))
 
 
-os.register_at_fork(after_in_child=SharedQueues.forget)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=SharedQueues.forget)
