@@ -168,7 +168,8 @@ def test_a_copy_out_of_sync_leads_and_a_machine_is_replaced(tmp_path: Path) -> N
         assert code != 0
         found = re.search(r"at least (\d+) bytes", err)
         assert found is not None, err
-        assert _unclean(c, int(found[1]))[0] == 0
+        code, err = _unclean(c, int(found[1]))
+        assert code == 0, err
         words = b"1 of the 2 copies that a commit needs"
         until("c waits", lambda: words in run_here(c.address, "cluster", "status")[1])
         assert run_here(c.address, "send", TOPIC, "one copy")[0] != 0

@@ -68,7 +68,8 @@ class Replicas:
     ) -> Promotion:
         """Founds a group again in an etcd that has nothing of it: the old etcd is lost for ever, or an
         operator chose the leaders until now. All nodes that run were started with this etcd. The node gathers
-        the promises of enough of them; the longest log among these has every acknowledged message.
+        the promises of enough of them; the longest log among these has every acknowledged message. The group
+        serves once `in_sync_min` copies are in sync.
 
         Args:
             node: A node with the longest log.
@@ -87,7 +88,8 @@ class Replicas:
         self, node: str, *, fenced: str, accept_loss: int, group: str | None = None
     ) -> Promotion:
         """Lets a copy lead that is not in sync, because none that is can come back. Acknowledged messages
-        that it lacks are lost; nodes that come back keep the records they cut in files (`cut_records`).
+        that it lacks are lost; nodes that come back keep the records they cut in files (`cut_records`). It
+        serves once `in_sync_min` copies are in sync.
 
         Args:
             node: The copy.
@@ -306,9 +308,9 @@ class Replicas:
         ends = loop.time() + SERVES_S
         while loop.time() < ends:
             await asyncio.sleep(POLL_S)
-            leading = [one for one in (await self._found()).of(answer.group) if one.role == "leader"]
-            for one in leading:
-                if one.epoch > promotion.epoch:
+            for one in (await self._found()).of(answer.group):
+                waits = one.role == "opening" and len(one.in_sync) < one.in_sync_min
+                if one.epoch > promotion.epoch and (one.role == "leader" or waits):
                     return replace(promotion, node=one.node, epoch=one.epoch)
         text = f"no node of group {answer.group} serves yet, in an epoch after {promotion.epoch}"
         raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)

@@ -185,6 +185,7 @@ async def elect(
             )
         )
     session.show_list([made], PROMOTIONS)
+    session.output.remark("it serves once enough copies are in sync, see trovemq cluster status")
     session.output.remark("records that nodes cut when they come back are kept: trovemq cluster cut-records")
 
 
