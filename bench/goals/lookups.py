@@ -48,7 +48,7 @@ async def measure(report: Report, directory: Path, *, quick: bool) -> None:
             times = await measuring.query_latencies(broker, early)
             report.add_latency(f"{name}, while the trees catch up", times[WARM:])
             found = [await _first(client, key) for key in keys[: IDS // divisor]]
-            while (await client.search(measuring.TOPIC, unique_id=found[0].unique_key)).lag_bytes:
+            while (await client.search(measuring.TOPIC, message_id=found[0].unique_key)).lag_bytes:
                 await asyncio.sleep(CATCH_UP_POLL_S)
             times = await measuring.query_latencies(broker, keys)
             report.add_latency(name, times[WARM:], p99_max_ms=KEY_QUERY_P99_MS_MAX)

@@ -43,7 +43,7 @@ _BODY: Final = b"a small body, of a reading or a click"
 
 
 def make_archive(archive: Path, rows: int) -> None:
-    """FILES files of one day; row i has the unique key AC…i, and every rows/WANTED_ROWS-th the wanted key."""
+    """FILES files of one day; row i has the message id AC…i, and every rows/WANTED_ROWS-th the wanted key."""
     entries = []
     with Manifest.writing(archive, "bench") as manifest:
         for number in range(FILES):
@@ -62,11 +62,11 @@ def wanted_every(rows: int) -> int:
     return rows // WANTED_ROWS | 1
 
 
-def unique_key(row: int) -> str:
+def message_id(row: int) -> str:
     return f"AC{row:030d}"
 
 
-def message_id(row: int) -> str:
+def offset_msg_id(row: int) -> str:
     return encode_offset_msg_id(_HOST, PhysicalOffset(row * _RECORD_SIZE))
 
 
@@ -81,7 +81,7 @@ def _batches(topic: str, rows: NDArray[np.int64], every: int) -> Iterator[pa.Rec
 def _batch(topic: str, rows: NDArray[np.int64], every: int) -> pa.RecordBatch:
     count = len(rows)
     digits = pc.utf8_lpad(pa.array(rows).cast(pa.string()), 30, "0")
-    unique_keys = pc.binary_join_element_wise("AC", digits, "")
+    message_ids = pc.binary_join_element_wise("AC", digits, "")
     own_keys = pc.binary_join_element_wise("key", pa.array(rows).cast(pa.string()), "")
     is_wanted = pa.array(rows % every == every // 2)
     keys = pc.if_else(is_wanted, pc.binary_join_element_wise(own_keys, WANTED_KEY, " "), own_keys)
@@ -90,7 +90,7 @@ def _batch(topic: str, rows: NDArray[np.int64], every: int) -> pa.RecordBatch:
     host = _HOST.hex().upper()
     ids = pa.array([host + hexadecimal[16 * i : 16 * i + 16] for i in range(count)])
     names = pa.array(["KEYS", "UNIQ_KEY"] * count)
-    values = pc.choose(pa.array([0, 1] * count), keys.take(_twice(count)), unique_keys.take(_twice(count)))
+    values = pc.choose(pa.array([0, 1] * count), keys.take(_twice(count)), message_ids.take(_twice(count)))
     times = pa.array((_FIRST_MS + rows // 200) * 1000).cast(TIMESTAMP)
     made = {
         "topic": pa.repeat(pa.scalar(topic), count),
@@ -100,8 +100,8 @@ def _batch(topic: str, rows: NDArray[np.int64], every: int) -> pa.RecordBatch:
         "size": pa.array(np.full(count, _RECORD_SIZE, np.int32)),
         "keys": keys,
         "tags": pa.repeat(pa.scalar("tag"), count),
-        "uniqueKey": unique_keys,
-        "msgId": ids,
+        "messageId": message_ids,
+        "offsetMsgId": ids,
         "body": pa.repeat(pa.scalar(_BODY), count),
         "properties": pa.MapArray.from_arrays(
             pa.array(np.arange(count + 1, dtype=np.int32) * 2), names, values, PROPERTIES_TYPE
@@ -145,8 +145,8 @@ def measure_search(report: Report, directory: Path, rows: int = ROWS) -> None:
             SearchArguments(archive=str(archive), key=WANTED_KEY, limit=2 * WANTED_ROWS),
             wanted,
         ),
-        "a unique key": (SearchArguments(archive=str(archive), unique_key=unique_key(middle)), 1),
-        "an offsetMsgId": (SearchArguments(archive=str(archive), msg_id=message_id(middle)), 1),
+        "a message id": (SearchArguments(archive=str(archive), message_id=message_id(middle)), 1),
+        "an offsetMsgId": (SearchArguments(archive=str(archive), offset_msg_id=offset_msg_id(middle)), 1),
         "a key that is not there": (SearchArguments(archive=str(archive), key="nowhere"), 0),
     }
     seconds: dict[str, list[float]] = {name: [] for name in asked}

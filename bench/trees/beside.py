@@ -113,7 +113,7 @@ async def _measure_broker(report: Report, directory: Path, messages: int) -> Non
                 await client.admin.create_topic(topic, options=DEDUPLICATE)
 
             def sends(topic: str) -> Send:
-                return lambda text: client.send(topic, BODY, unique_key=text)
+                return lambda text: client.send(topic, BODY, message_id=text)
 
             await _timed(sends("warm"), _ids(messages // 4))
             ids = _ids(messages)
@@ -124,12 +124,12 @@ async def _measure_broker(report: Report, directory: Path, messages: int) -> Non
             log = (last - first) / (sent + 1)
             rate, _ = await _timed(sends(TOPIC), _ids(ONE_BY_ONE), in_flight=1)
             report.add(f"{name}: client.send, one by one", rate, "msg/s")
-            while (await client.search(TOPIC, unique_id=ids[0])).lag_bytes:
+            while (await client.search(TOPIC, message_id=ids[0])).lag_bytes:
                 await asyncio.sleep(0.1)
             times = []
             for text in random.Random(3).sample(ids[:sent], LOOKUPS):
                 started = time.perf_counter()
-                answer = await client.search(TOPIC, unique_id=text)
+                answer = await client.search(TOPIC, message_id=text)
                 times.append(time.perf_counter() - started)
                 assert len(answer.messages) == 1, text
             report.add_latency(f"{name}: client.search for one id", times)

@@ -52,7 +52,7 @@ async def look_up(client: trovemq.Client, topic: str, ids: Sequence[str]) -> lis
     times = []
     for text in ids:
         started = time.perf_counter()
-        answer = await client.search(topic, unique_id=text, max=PAGE)
+        answer = await client.search(topic, message_id=text, max=PAGE)
         times.append(time.perf_counter() - started)
         assert [message.unique_key for message in answer.messages] == [text], text
     return times
@@ -62,7 +62,7 @@ async def search_prefixes(client: trovemq.Client, topic: str, ids: Sequence[str]
     times = []
     for text in ids:
         started = time.perf_counter()
-        answer = await client.search(topic, unique_id_prefix=text[:PREFIX_SIZE], max=PAGE)
+        answer = await client.search(topic, message_id_prefix=text[:PREFIX_SIZE], max=PAGE)
         times.append(time.perf_counter() - started)
         assert answer.messages, text
     return times

@@ -3,9 +3,9 @@
 | text                                   | found                                                        |
 |----------------------------------------|--------------------------------------------------------------|
 | `TOPIC QUEUE OFFSET`, `TOPIC/2/17`     | the message at that place                                    |
-| an offsetMsgId or a unique key         | the message, or all with that unique key                     |
+| an offsetMsgId or a message id         | the message, or all with that message id                     |
 | a key                                  | the newest messages with it, of one topic or of many         |
-| `prefix*`, or if nothing else was found | messages whose keys or unique keys begin with it            |
+| `prefix*`, or if nothing else was found | messages whose keys or message ids begin with it            |
 | a time (epoch ms, ISO 8601, `1h`, `yesterday`) | the first messages stored at or after it             |
 | a part of a name                       | topics and groups with it                                    |
 """
@@ -126,7 +126,7 @@ class Finder:
     async def _by_prefix(self, client: Client, prefix: str) -> bool:
         if not prefix:
             return False
-        where = Where.key_prefix(prefix) | Where.unique_id_prefix(prefix)
+        where = Where.key_prefix(prefix) | Where.message_id_prefix(prefix)
         return await self._search(client, "prefix", where, 0, newest_first=True)
 
     async def _by_time(self, client: Client, moment: Moment) -> bool:

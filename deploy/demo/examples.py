@@ -48,7 +48,7 @@ async def choose_examples(client: Client) -> list[Example]:
             "all flights of one carrier, by tag", (("query", topic, "HA", "--type", "tag", "--max", "3"),)
         ),
         Example(
-            "one message, by offsetMsgId or by unique key",
+            "one message, by offsetMsgId or by message id",
             (("get", message.offset_msg_id), ("get", "flight-000000")),
         ),
         Example(

@@ -7,7 +7,7 @@ itself is not imported, so neither it nor pandas is needed at run time. A row be
     keys        the tail number (none where it is missing), and the carrier followed by the flight number
     tag         the carrier
     property    origin
-    unique key  flight-000000 … flight-336775: the row's place in the file, the same on every load
+    message id  flight-000000 … flight-336775: the row's place in the file, the same on every load
     queue       by the tail number, or by carrier and flight number where there is none
 
 All of it is a pure function of the row, so that an interrupted load knows the missing rows.
@@ -48,18 +48,18 @@ class FlightMessage(NamedTuple):
     properties: dict[str, str]
 
     @property
-    def unique_key(self) -> str:
-        """The row's number as a unique key."""
-        return unique_key(self.row_number)
+    def message_id(self) -> str:
+        """The row's number as a message id."""
+        return message_id(self.row_number)
 
 
-def unique_key(row_number: int) -> str:
+def message_id(row_number: int) -> str:
     """`flight-000042` for row 42."""
     return f"{UNIQUE_KEY_PREFIX}{row_number:06}"
 
 
 def row_number_of(key: str | None) -> int | None:
-    """The row of a unique key; None where it is not one of ours."""
+    """The row of a message id; None where it is not one of ours."""
     digits = (key or "").removeprefix(UNIQUE_KEY_PREFIX)
     if key is None or digits == key or len(digits) != 6 or not (digits.isascii() and digits.isdigit()):
         return None

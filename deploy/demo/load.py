@@ -1,7 +1,7 @@
 """Loads the flights that the store does not have yet.
 
-A row's unique key is its number in the file, so the store itself shows which rows it has: the load reads the
-unique keys of the topic and sends every other row, in the file's order. It may be ended at any moment and
+A row's message id is its number in the file, so the store itself shows which rows it has: the load reads the
+message ids of the topic and sends every other row, in the file's order. It may be ended at any moment and
 continues at the next start without a duplicate or a gap, whatever part of the last batches had reached the
 log. The client sends nothing again that may have been stored: a batch in doubt ends the load.
 """
@@ -131,7 +131,7 @@ async def send_batch(producer: Producer, batch: list[FlightMessage]) -> BatchRec
     return await producer.send_batch(
         [row.body for row in batch],
         queue_id=batch[0].queue_id,
-        unique_keys=[row.unique_key for row in batch],
+        message_ids=[row.message_id for row in batch],
         keys=[row.keys for row in batch],
         tags=[row.tag for row in batch],
         properties=[row.properties for row in batch],

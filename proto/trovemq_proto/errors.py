@@ -71,7 +71,7 @@ BATCH_SIZE_EXCEEDED = _add(
 MESSAGE_ID_ILLEGAL = _add(
     "MESSAGE_ID_ILLEGAL", 110, "INVALID_ARGUMENT", False,
     "The text is not a message identifier.",
-    "Give an offsetMsgId (32 or 56 hex digits), a unique key, or TOPIC QUEUE OFFSET.",
+    "Give an offsetMsgId (32 or 56 hex digits), a message id, or TOPIC QUEUE OFFSET.",
 )  # fmt: skip
 CURSOR_ILLEGAL = _add(
     "CURSOR_ILLEGAL", 111, "INVALID_ARGUMENT", False,
@@ -90,7 +90,7 @@ MESSAGE_TYPE_UNSUPPORTED = _add(
 )  # fmt: skip
 UNIQUE_KEY_ILLEGAL = _add(
     "UNIQUE_KEY_ILLEGAL", 114, "INVALID_ARGUMENT", False,
-    "The unique key is longer than 255 bytes or has a space, 0x01 or 0x02.",
+    "The message id is longer than 255 bytes or has a space, 0x01 or 0x02.",
     "Leave it out (one is made), or choose a shorter one without those characters.",
 )  # fmt: skip
 RECEIPT_HANDLE_ILLEGAL = _add(
@@ -177,7 +177,7 @@ PROPERTY_NOT_INDEXED = _add(
 TRANSACTION_DUPLICATE = _add(
     "TRANSACTION_DUPLICATE", 131, "INVALID_ARGUMENT", False,
     "A message of the atomic transaction has an id that its topic (option deduplicate) has stored already.",
-    "Leave the message out, or give it a unique id; nothing of the transaction was stored.",
+    "Leave the message out, or give it another message id; nothing of the transaction was stored.",
 )  # fmt: skip
 PRODUCER_SEQUENCE_ILLEGAL = _add(
     "PRODUCER_SEQUENCE_ILLEGAL", 132, "INVALID_ARGUMENT", False,
@@ -187,12 +187,12 @@ PRODUCER_SEQUENCE_ILLEGAL = _add(
 PRODUCER_SEQUENCE_TOO_OLD = _add(
     "PRODUCER_SEQUENCE_TOO_OLD", 133, "INVALID_ARGUMENT", False,
     "The sequence is so far below its producer's highest that it is unknown whether it was stored.",
-    "Look the message up by its unique key or key; to send it all the same, send it with a new sequence.",
+    "Look the message up by its message id or key; to send it all the same, send it with a new sequence.",
 )  # fmt: skip
 PRODUCER_SEQUENCE_CONFLICT = _add(
     "PRODUCER_SEQUENCE_CONFLICT", 134, "INVALID_ARGUMENT", False,
-    "The producer has sent another message, with another unique key, under this sequence.",
-    "Give each running producer a unique id; one that restarts reads the last number of its id (GetProducer).",
+    "The producer has sent another message, with another message id, under this sequence.",
+    "Give no two running producers one id; one that restarts reads the last number of its id (GetProducer).",
 )  # fmt: skip
 
 USER_ILLEGAL = _add(
@@ -428,7 +428,7 @@ LIMIT_EXCEEDED = _add(
 REQUEST_TIMEOUT = _add(
     "REQUEST_TIMEOUT", 502, "DEADLINE_EXCEEDED", True,
     "No answer came in time; a send may or may not have been stored.",
-    "Try again; look a send up by its unique key first.",
+    "Try again; look a send up by its message id first.",
 )  # fmt: skip
 OS_PAGE_CACHE_BUSY = _add(
     "OS_PAGE_CACHE_BUSY", 503, "RESOURCE_EXHAUSTED", True,

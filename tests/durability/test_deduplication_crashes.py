@@ -73,7 +73,7 @@ async def send_until_known(
             async with client.producer("orders", retry_in_doubt=bool(source.randrange(2))) as producer:
                 receipts = await producer.send_batch(
                     [b"body of " + each.encode() for each in ids],
-                    unique_keys=ids,
+                    message_ids=ids,
                     queue_id=source.randrange(QUEUES),
                 )
         except TroveError as error:

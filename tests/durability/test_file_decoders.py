@@ -280,7 +280,7 @@ EXPRESSIONS: Final = (
 LEDGER_LINES: Final = (
     {"run": "begin", "topic": "orders", "seed": 7, "size": 99, "keyCount": 3, "producers": 1, "time": 5,
      "queues": [{"broker": "broker-a", "queueId": 0, "offset": 4}]},
-    {"outcome": "acknowledged", "topic": "orders", "uniqKey": "U1", "keys": "a b", "bodySha256": "0f" * 32,
+    {"outcome": "acknowledged", "topic": "orders", "messageId": "U1", "keys": "a b", "bodySha256": "0f" * 32,
      "broker": "broker-a", "queueId": 0, "producer": 0, "sequence": 1, "time": 6, "queueOffset": 4,
      "offsetMsgId": "0A" * 16, "durability": "DISK", "storeTimestamp": 7},
     {"run": "end", "summary": {}},

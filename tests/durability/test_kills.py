@@ -80,8 +80,8 @@ async def look_up(broker: BrokerProcess, ledger: Path, source: random.Random) ->
     async with asyncio.timeout(LOOK_UPS_S_MAX), trovemq.connect(broker.address) as client:
         for entry in chosen:
             message = await client.get_at("orders", entry.queue_id, entry.queue_offset)
-            assert message.unique_key == entry.unique_key
-            answer = await client.query("orders", entry.unique_key)
+            assert message.message_id == entry.message_id
+            answer = await client.query("orders", entry.message_id)
             assert answer.complete
             assert entry.queue_offset in [one.queue_offset for one in answer.messages]
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen, run
-from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack
+from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack, with_rocketmqs_ids
 from tests.support.trials import SOAK
 from trovemq.testing import BrokerProcess
 from trovemq_store.events.codec import EVENTS_TOPIC
@@ -36,7 +36,7 @@ Message = dict[str, Any]
 def as_manifest(fields: Message) -> Message:
     """A printed message with its body in base64 alone, as manifests have it."""
     names = {"bodyBase64": "body", "storedBodyBase64": "storedBody"}
-    found = {names.get(name, name): value for name, value in fields.items()}
+    found = with_rocketmqs_ids({names.get(name, name): value for name, value in fields.items()})
     if "body" in fields:
         found["body"] = b64encode(fields["body"].encode()).decode()
     return found
@@ -208,7 +208,7 @@ def test_the_offline_tools_agree_with_the_running_broker(tmp_path: Path, kill: b
             assert broker.stop() == 0, broker.log()
     messages = [*manifest["messages"], *reversed(ours)]
     lines = run_tool("export", store).stdout.splitlines()
-    exported = [json.loads(line) for line in lines]
+    exported = [with_rocketmqs_ids(json.loads(line)) for line in lines]
     assert [one for one in exported if one["topic"] != META_TOPIC] == messages
     document = json.loads(run_tool("export", store, "--manifest", "--set", "brokerName=broker-a").stdout)
     assert [one for one in document["messages"] if one["topic"] != META_TOPIC] == messages

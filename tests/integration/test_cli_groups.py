@@ -217,9 +217,9 @@ def test_dead_letters_are_listed_and_sent_again_with_the_result_of_each(
             assert answer.status.code == v2.OK, answer.status
         letters = trovemq.answer("dlq", "list", group)
         assert [one["originTopic"] for one in letters] == [topic] * 3
-        assert sorted(one["uniqKey"] for one in letters) == sorted(ids)
+        assert sorted(one["messageId"] for one in letters) == sorted(ids)
         (shown,) = trovemq.answer("dlq", "show", group, "0")
-        assert shown["uniqKey"] == letters[0]["uniqKey"]
+        assert shown["messageId"] == letters[0]["messageId"]
         results = trovemq.answer("dlq", "resend", group, "--offset", "0", "--offset", "9", "--yes")
         assert [(one["offset"], one["topic"], one["error"]) for one in results] == [
             (0, topic, None),
@@ -228,14 +228,14 @@ def test_dead_letters_are_listed_and_sent_again_with_the_result_of_each(
         (again,) = client.receive_until(group, topic, 1)
         system = again.system_properties
         assert (system.message_id, list(system.keys), system.tag) == (
-            letters[0]["uniqKey"],
+            letters[0]["messageId"],
             ["k1", "k2"],
             "t",
         )
         assert system.delivery_attempt == 1
         assert again.body in (b"one", b"two", b"three")
     (found,) = trovemq.answer("get", results[0]["offsetMsgId"])
-    assert (found["topic"], found["uniqKey"]) == (topic, system.message_id)
+    assert (found["topic"], found["messageId"]) == (topic, system.message_id)
     assert [
         one["error"] for one in trovemq.answer("dlq", "resend", group, "--yes", "--all", "--rate", "50")
     ] == [None] * 3
@@ -298,10 +298,10 @@ def test_a_delayed_message_is_found_by_its_key_and_recalled(
     (sent,) = trovemq.answer("send", topic, "later", "--key", "when", "--deliver-after", "1h")
     assert sent["recallHandle"]
     (pending,) = trovemq.answer("query", topic, "when")
-    assert (pending["state"], pending["topic"], pending["uniqKey"]) == ("PENDING", topic, sent["uniqKey"])
+    assert (pending["state"], pending["topic"], pending["messageId"]) == ("PENDING", topic, sent["messageId"])
     assert 0 < pending["deliveryTimestamp"] - time.time() * 1000 <= 3_600_000
     (recalled,) = trovemq.answer("recall", topic, pending["recallHandle"])
-    assert recalled["messageId"] == sent["uniqKey"]
+    assert recalled["messageId"] == sent["messageId"]
     assert trovemq.answer("query", topic, "when") == []
     assert trovemq.error("recall", topic, "nonsense")["error"] == "RECALL_HANDLE_ILLEGAL"
 

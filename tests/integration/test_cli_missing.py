@@ -63,7 +63,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
         server = nameserver.address
         assert ask(server, "topic create orders --queues 1")[0] == 0
         assert ask(server, "group create billing")[0] == 0
-        ids = [ask(server, f"send orders x --key k --broker {name}")[1][0]["uniqKey"] for name in "ab"]
+        ids = [ask(server, f"send orders x --key k --broker {name}")[1][0]["messageId"] for name in "ab"]
         _, both, note = ask(server, "query orders k")
         assert (len(both), note["complete"], note["missing"]) == (2, True, [])
         other.kill()

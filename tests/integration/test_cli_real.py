@@ -80,7 +80,7 @@ def test_a_message_is_found_again_by_everything_that_names_it(trovemq: CommandLi
         "queueOffset",
         "commitLogOffset",
         "offsetMsgId",
-        "uniqKey",
+        "messageId",
         "durability",
         "copies",
     ]
@@ -91,12 +91,12 @@ def test_a_message_is_found_again_by_everything_that_names_it(trovemq: CommandLi
     time_stored = str(message["storeTimestamp"])
     for arguments in (
         ("get", receipt["offsetMsgId"]),
-        ("get", receipt["uniqKey"]),
+        ("get", receipt["messageId"]),
         ("pull", topic, "--queue", "1", "--offset", "0", "--max", "1"),
         ("query", topic, "k1"),
         ("query", topic, "k2", "--type", "key", "--begin", time_stored, "--end", time_stored),
         ("query", topic, "t", "--type", "tag"),
-        ("query", topic, receipt["uniqKey"], "--type", "unique"),
+        ("query", topic, receipt["messageId"], "--type", "message-id"),
     ):
         assert trovemq.answer(*arguments) == [message], arguments
     assert trovemq.answer("offset", topic, "1", "--time", time_stored) == [{"offset": 0}]
@@ -109,7 +109,7 @@ def test_a_look_up_needs_no_numpy(trovemq: CommandLine) -> None:
     hidden = "import sys; sys.modules['numpy'] = None; from trovemq.cli.app import run; "
     for verb in (
         ["get", receipt["offsetMsgId"]],
-        ["get", receipt["uniqKey"], "--json"],
+        ["get", receipt["messageId"], "--json"],
         ["query", "no-numpy", "k"],
         ["search", "no-numpy", "--key", "k", "--json"],
         ["track", receipt["offsetMsgId"], "--json"],

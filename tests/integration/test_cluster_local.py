@@ -89,7 +89,7 @@ def running(directory: Path, *arguments: str, variables: Mapping[str, str] = {})
 
 def bodies(command: Command) -> set[str]:
     found = command.run("--json", "query", "orders", "key-1").splitlines()
-    return {json.loads(line)["uniqKey"] for line in found}
+    return {json.loads(line)["messageId"] for line in found}
 
 
 def configuration(command: Command) -> dict[str, str]:

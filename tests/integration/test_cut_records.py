@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 def resent(server: str) -> dict[str, str]:
     """The result of each of the users' messages, by unique key."""
     results = objects(server, "cluster", "cut-records", "--resend", "--yes")
-    return {one["uniqueKey"]: one["result"] for one in results if one["topic"] == TOPIC}
+    return {one["messageId"]: one["result"] for one in results if one["topic"] == TOPIC}
 
 
 def ends(server: str) -> set[int]:

@@ -55,25 +55,25 @@ async def stored_ids(client: Client, topic: str) -> list[str]:
 
 async def test_a_known_id_is_answered_with_the_place_of_the_original(client: Client) -> None:
     topic = await make(client, "known")
-    first = await client.send(topic, b"1", unique_key="a", queue_id=1)
+    first = await client.send(topic, b"1", message_id="a", queue_id=1)
     for queue_id in (0, 1):
-        again = await client.send(topic, b"2", unique_key="a", queue_id=queue_id)
+        again = await client.send(topic, b"2", message_id="a", queue_id=queue_id)
         assert again.duplicate
         assert (again.queue_id, again.queue_offset) == (1, first.queue_offset)
         assert (again.physical_offset, again.offset_msg_id) == (first.physical_offset, first.offset_msg_id)
         assert again.store_timestamp == first.store_timestamp
     assert not first.duplicate
-    other = await client.send(topic, b"3", unique_key="b", queue_id=1)
+    other = await client.send(topic, b"3", message_id="b", queue_id=1)
     assert other.queue_offset == first.queue_offset + 1, "a duplicate uses up no queue offset"
 
 
 async def test_each_message_of_a_batch_has_its_own_answer(client: Client) -> None:
     topic = await make(client, "batched")
-    first = await client.send(topic, b"body of b", unique_key="b", queue_id=1)
+    first = await client.send(topic, b"body of b", message_id="b", queue_id=1)
     ids = ["a", "b", "c", "a", "d"]
     async with client.producer(topic) as producer:
         receipt = await producer.send_batch(
-            [b"body of " + each.encode() for each in ids], unique_keys=ids, queue_id=0
+            [b"body of " + each.encode() for each in ids], message_ids=ids, queue_id=0
         )
     assert receipt.duplicates.tolist() == [False, True, False, True, False]
     assert receipt.queue_ids.tolist() == [0, 1, 0, 0, 0]
@@ -93,7 +93,7 @@ async def test_of_sends_on_two_connections_at_once_one_is_stored(
     async with trovemq.connect(broker.address) as second:
         for number in range(40):
             one, two = await asyncio.gather(
-                *(each.send(topic, b"body", unique_key=f"id-{number}") for each in (client, second))
+                *(each.send(topic, b"body", message_id=f"id-{number}") for each in (client, second))
             )
             assert sorted((one.duplicate, two.duplicate)) == [False, True]
             assert (one.queue_id, one.queue_offset) == (two.queue_id, two.queue_offset)
@@ -140,7 +140,7 @@ async def test_rocketmqs_clients_are_answered_with_the_original(
             assert [reply.status.code for reply in replies] == [v2.OK, v2.OK]
             assert replies[0].entries[0].offset == replies[1].entries[0].offset
     for unique_key in ("plain", "late", "half"):
-        assert (await client.send(topic, b"again", unique_key=unique_key)).duplicate
+        assert (await client.send(topic, b"again", message_id=unique_key)).duplicate
     assert await stored_ids(client, topic) == ["plain"]
 
 
@@ -150,45 +150,45 @@ async def test_a_delayed_duplicates_handle_recalls_the_original_and_frees_its_id
     topic = await make(client, "recalled", "MIXED")
     due = datetime.now(UTC) + timedelta(minutes=10)
     async with client.producer(topic) as producer:
-        first = await producer.send(b"1", unique_key="late", deliver_at=due)
-        again = await producer.send(b"2", unique_key="late", deliver_at=due + timedelta(minutes=1))
+        first = await producer.send(b"1", message_id="late", deliver_at=due)
+        again = await producer.send(b"2", message_id="late", deliver_at=due + timedelta(minutes=1))
         assert again.recall_handle == first.recall_handle
         assert await client.recall(topic, again.recall_handle or "") == "late"
         with pytest.raises(TroveError) as caught:
-            await producer.send(b"3", unique_key="late", deliver_at=due)
+            await producer.send(b"3", message_id="late", deliver_at=due)
         assert caught.value.spec is errors.DELIVERY_TIME_ILLEGAL
-        other = await producer.send(b"4", unique_key="late", deliver_at=due + timedelta(minutes=1))
+        other = await producer.send(b"4", message_id="late", deliver_at=due + timedelta(minutes=1))
         assert other.recall_handle != first.recall_handle
-        await producer.send(b"plain", unique_key="here")
-        assert (await producer.send(b"5", unique_key="here", deliver_at=due)).recall_handle in (None, "")
-    assert (await client.send(topic, b"6", unique_key="late")).duplicate
+        await producer.send(b"plain", message_id="here")
+        assert (await producer.send(b"5", message_id="here", deliver_at=due)).recall_handle in (None, "")
+    assert (await client.send(topic, b"6", message_id="late")).duplicate
     assert await stored_ids(client, topic) == ["here"]
 
 
 async def test_ids_stored_before_the_option_count_when_it_is_switched_on(client: Client) -> None:
     await client.admin.create_topic("later", 2)
-    first = await client.send("later", b"1", unique_key="a")
-    await client.send("later", b"1", unique_key="b")
+    first = await client.send("later", b"1", message_id="a")
+    await client.send("later", b"1", message_id="b")
     await client.admin.alter_topic("later", options={"deduplicate": "1h"})
-    again = await client.send("later", b"2", unique_key="a")
+    again = await client.send("later", b"2", message_id="a")
     assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
     await client.admin.alter_topic("later", options={"deduplicate": "off"})
-    assert not (await client.send("later", b"3", unique_key="a")).duplicate
+    assert not (await client.send("later", b"3", message_id="a")).duplicate
 
 
 async def test_a_topic_that_is_recreated_knows_nothing(client: Client) -> None:
     topic = await make(client, "remade")
-    await client.send(topic, b"1", unique_key="a")
+    await client.send(topic, b"1", message_id="a")
     await client.admin.delete_topic(topic)
     await make(client, topic)
-    assert not (await client.send(topic, b"1", unique_key="a")).duplicate
+    assert not (await client.send(topic, b"1", message_id="a")).duplicate
 
 
 @pytest.mark.parametrize("size", [0, 4_096])
 async def test_an_id_of_no_or_too_many_bytes_is_refused(client: Client, size: int) -> None:
     topic = await make(client, f"sizes{size}")
     with pytest.raises(TroveError) as caught:
-        await client.send(topic, b"1", unique_key="x" * size)
+        await client.send(topic, b"1", message_id="x" * size)
     assert caught.value.spec is errors.UNIQUE_KEY_ILLEGAL
 
 
@@ -207,8 +207,8 @@ async def test_the_command_line_shows_duplicates_and_applies_options(
 
     assert (await asyncio.to_thread(run, "apply", str(file)))["change"] == "created"
     assert (await asyncio.to_thread(run, "apply", str(file)))["change"] == "unchanged"
-    first = await asyncio.to_thread(run, "send", "applied", "body", "--id", "order-1")
-    again = await asyncio.to_thread(run, "send", "applied", "body", "--id", "order-1")
+    first = await asyncio.to_thread(run, "send", "applied", "body", "--message-id", "order-1")
+    again = await asyncio.to_thread(run, "send", "applied", "body", "--message-id", "order-1")
     assert "duplicate" not in first
     assert again["duplicate"] is True
     assert again["offsetMsgId"] == first["offsetMsgId"]
@@ -245,7 +245,7 @@ async def test_flights_loaded_twice_are_stored_once(client: Client) -> None:
                     [row.body for row in rows[begin : begin + FRAME]],
                     keys=[row.keys for row in rows[begin : begin + FRAME]],
                     tags=[row.tag for row in rows[begin : begin + FRAME]],
-                    unique_keys=[row.unique_key for row in rows[begin : begin + FRAME]],
+                    message_ids=[row.message_id for row in rows[begin : begin + FRAME]],
                     queue_id=queue_id,
                 )
                 for queue_id, rows in frames.items()

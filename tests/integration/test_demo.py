@@ -163,12 +163,12 @@ def test_counts_by_tag_key_and_queue_equal_those_of_pandas(loaded_store: Path, t
 async def check_rows(client: trovemq.Client) -> None:
     """Every row once, on its queue, and with its keys, tag and body."""
     rows = Counter[str]()
-    expected = {message.unique_key: message for message in islice(flights.flight_messages(), COUNT)}
+    expected = {message.message_id: message for message in islice(flights.flight_messages(), COUNT)}
     for queue_id in range(flights.QUEUE_COUNT):
         async for batch in client.pull_batches(flights.TOPIC, queue_id=queue_id, offset=0):
             for message in batch.messages():
                 row = expected[message.unique_key or ""]
-                rows[row.unique_key] += 1
+                rows[row.message_id] += 1
                 assert (message.queue_id, message.body) == (row.queue_id, row.body)
                 assert (message.keys, message.tags) == (row.keys, row.tag)
                 assert message.properties["origin"] == row.properties["origin"]

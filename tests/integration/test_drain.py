@@ -38,7 +38,7 @@ class Load:
             body = b"%d %d" % (number, count)
             receipt = await self._client.send("orders", body, message_group=group)
             self.bodies.add(body)
-            self.acknowledged.add(receipt.unique_key)
+            self.acknowledged.add(receipt.message_id)
             count += 1
             await asyncio.sleep(0.05)
 

@@ -76,8 +76,8 @@ async def test_an_agent_finds_a_message_and_why_it_was_not_consumed(shop: Broker
         letters = await ask(client, "dead_letters", group="billing")
         assert [one["body"] for one in letters["items"]] == ["order 0", "order 1", "order 2"]
         (large,) = (await ask(client, "query", topic="orders", key="large"))["items"]
-        assert (await ask(client, "get_message", id=large["id"]))["items"][0]["queue_offset"] == 150
-        track = await ask(client, "track", id=large["id"])
+        assert (await ask(client, "get_message", id=large["message_id"]))["items"][0]["queue_offset"] == 150
+        track = await ask(client, "track", id=large["message_id"])
         assert track["items"][0]["group"] == "billing"
         assert track["complete"]
 

@@ -48,7 +48,7 @@ async def test_two_groups_a_retry_and_a_dead_letter(client: Client, broker: Brok
         async with client.subscribe("tracked", "retrying") as retrying:
             receipt = await client.send("tracked", b"x", keys="k", tag="t")
             message = await anext(retrying)
-            in_flight = by_group((await client.track(receipt.unique_key)).statuses)["retrying"]
+            in_flight = by_group((await client.track(receipt.message_id)).statuses)["retrying"]
             assert (in_flight.reason, in_flight.consumed, in_flight.attempt) == ("in-flight", False, 1)
             assert in_flight.until > receipt.store_timestamp
             assert (in_flight.online, in_flight.subscribed) == (1, 1)
@@ -78,7 +78,7 @@ async def test_two_groups_a_retry_and_a_dead_letter(client: Client, broker: Brok
     statuses = by_group(found.statuses)
     assert (statuses["retrying"].reason, statuses["retrying"].consumed) == ("acknowledged", True)
     assert (statuses["failing"].reason, statuses["failing"].topic) == ("dead", "%DLQ%failing")
-    code, out, err = await asyncio.to_thread(run_here, broker.address, "track", receipt.unique_key)
+    code, out, err = await asyncio.to_thread(run_here, broker.address, "track", receipt.message_id)
     assert code == 0, err
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["type"] for row in rows].count("event") == len(found.events)
@@ -91,7 +91,7 @@ async def test_nobody_there_then_not_reached(client: Client) -> None:
         async with asyncio.timeout(240):
             await (await anext(subscription)).ack()
     receipt = await client.send("lonely", b"second")
-    (status,) = (await client.track(receipt.unique_key, "lonely")).statuses
+    (status,) = (await client.track(receipt.message_id, "lonely")).statuses
     assert (status.reason, status.ahead, status.online) == ("no-member", 0, 0)
 
 
@@ -116,7 +116,7 @@ async def test_copies_on_two_brokers_are_one_timeline() -> None:
                         await asyncio.sleep(0.05)
                 await client.admin.create_topic("wide", queue_count=1)
                 for name in ("two", "one"):
-                    await client.send("wide", b"x", unique_key="same-key", broker=name, queue_id=0)
+                    await client.send("wide", b"x", message_id="same-key", broker=name, queue_id=0)
                 found = await client.track("same-key")
     assert [(copy.broker, copy.message) for copy in found.copies] == [("two", 2), ("one", 1)]
     times = [event.timestamp for event in found.events]

@@ -99,7 +99,7 @@ async def test_gaps_and_replays_are_distinguished(client: Client) -> None:
 
     async def send(sequence: int) -> bool:
         properties = {"TROVEMQ_PRODUCER": "app", "TROVEMQ_SEQUENCE": str(sequence)}
-        receipt = await client.send(topic, b"body", properties=properties, unique_key=f"m-{sequence}")
+        receipt = await client.send(topic, b"body", properties=properties, message_id=f"m-{sequence}")
         return receipt.duplicate
 
     (before,) = await client.admin.statistics()
@@ -123,7 +123,7 @@ async def test_receipts_report_gaps_once(client: Client) -> None:
     async def send(sequence: int) -> range:
         key = f"m-{sequence}"
         receipt = await client.send(
-            topic, b"body", properties=properties(sequence), unique_key=key, queue_id=0
+            topic, b"body", properties=properties(sequence), message_id=key, queue_id=0
         )
         return receipt.sequence_gap
 
@@ -132,7 +132,7 @@ async def test_receipts_report_gaps_once(client: Client) -> None:
     async with client.producer(topic) as producer:
         rows = [properties(sequence) for sequence in (5, 7, 10, 9, 12)]
         keys = [f"m-{row['TROVEMQ_SEQUENCE']}" for row in rows]
-        batch = await producer.send_batch([b"body"] * 5, properties=rows, unique_keys=keys)
+        batch = await producer.send_batch([b"body"] * 5, properties=rows, message_ids=keys)
     assert batch.sequence_gaps == {2: range(8, 10), 4: range(11, 12)}
     assert batch.duplicates.tolist() == [True, False, False, False, False]
     assert batch[4].sequence_gap == range(11, 12)

@@ -95,7 +95,7 @@ async def test_a_client_of_the_url_meets_the_faults() -> None:
     with testing.broker(faults=Faults(duplicates=1.0)) as broker:
         async with trovemq.connect(broker.url) as client:
             await client.admin.create_topic("orders", queue_count=1)
-            await client.send("orders", b"twice", unique_key="one")
+            await client.send("orders", b"twice", message_id="one")
         async with trovemq.connect(broker.address) as client:
             (queue,) = await client.queue_offsets("orders")
             assert queue.max_offset == 2

@@ -93,12 +93,12 @@ def send(server: str, count: int, first: int = 0) -> set[str]:
     sent = set()
     for number in range(first, first + count):
         (receipt,) = objects(server, "send", TOPIC, f"letter {number}", "--key", "k")
-        sent.add(receipt["uniqKey"])
+        sent.add(receipt["messageId"])
     return sent
 
 
 def stored(server: str) -> set[str]:
-    return {one["uniqKey"] for one in objects(server, "query", TOPIC, "k")}
+    return {one["messageId"] for one in objects(server, "query", TOPIC, "k")}
 
 
 def refusals(follower: str, *, leader: str, address: str) -> None:
@@ -251,7 +251,7 @@ def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> N
         until("b is in sync", lambda: a.leads(["a", "b"]))
         (receipt,) = objects(a.address, "send", TOPIC, "two copies", "--key", "k")
         assert receipt["copies"] == 2
-        sent.add(receipt["uniqKey"])
+        sent.add(receipt["messageId"])
         assert b.stop() == 0
         b.start(nodes)
         until("b is back, with the group's in_sync_min", lambda: a.leads(["a", "b"]))

@@ -80,12 +80,12 @@ def test_followers_answer_reads_and_name_the_leader_for_the_rest(tmp_path: Path)
         code, _, err = run_here(leader, "query", TOPIC, "k")
         assert "replica" not in json.loads(err)
         found = json.loads(out.splitlines()[0])
-        same = [objects(server, "get", found["uniqKey"]) for server in (leader, follower)]
+        same = [objects(server, "get", found["messageId"]) for server in (leader, follower)]
         assert same[0] == same[1]
         assert objects(follower, "topic", "describe", TOPIC)
         assert objects(follower, "pull", TOPIC, "--queue", str(found["queueId"]))
         assert objects(follower, "search", TOPIC, "--key", "k")
-        assert objects(follower, "track", found["uniqKey"])
+        assert objects(follower, "track", found["messageId"])
         for line in (("send", TOPIC, "x"), ("topic", "create", "more"), ("group", "create", "g")):
             error = failure(follower, "--timeout", "60", *line)
             assert error["symbol"] == "NOT_LEADER", line

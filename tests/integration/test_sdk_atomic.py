@@ -70,7 +70,7 @@ async def test_messages_of_several_topics_are_stored_together(client: Client) ->
         stored = parse_properties(found.property_block)
         assert stored["TROVEMQ_TX_ID"] == tx.transaction_id
         assert "TROVEMQ_TX_ID" not in found.properties
-        assert found.unique_key == receipt.unique_key
+        assert found.unique_key == receipt.message_id
     answer = await client.query("orders", "k1")
     assert [(message.body, message.tags) for message in answer.messages] == [(b"order 1", "t")]
 

@@ -88,13 +88,13 @@ async def test_everything_that_names_a_message_finds_it(client: Client) -> None:
     await client.admin.create_topic("names", queue_count=4)
     receipt = await client.send("names", b"body", keys=["a", "b"], tag="t", properties={"p": "v"})
     at_place = await client.get_at("names", receipt.queue_id, receipt.queue_offset)
-    by_id, by_key = await client.get(receipt.offset_msg_id), await client.get(receipt.unique_key)
-    assert (by_id.kind, by_key.kind) == ("offset_msg_id", "unique_key")
+    by_id, by_key = await client.get(receipt.offset_msg_id), await client.get(receipt.message_id)
+    assert (by_id.kind, by_key.kind) == ("offset_msg_id", "message_id")
     assert by_id.messages == by_key.messages == (at_place,)
     assert (at_place.body, at_place.keys, at_place.tags) == (b"body", ("a", "b"), "t")
     assert at_place.offset_msg_id == receipt.offset_msg_id
     assert at_place.physical_offset == receipt.physical_offset
-    for key, kind in (("a", "key"), ("b", "key"), (receipt.unique_key, "unique"), ("t", "tag")):
+    for key, kind in (("a", "key"), ("b", "key"), (receipt.message_id, "message_id"), ("t", "tag")):
         answer = await client.query("names", key, type=kind)
         assert (answer.messages, answer.complete) == ((at_place,), True)
     offset = await client.search_offset("names", receipt.queue_id, receipt.store_timestamp)
@@ -110,7 +110,7 @@ async def test_batches_come_back_in_order_and_their_receipts_are_right(client: C
     assert [message.body for message in pulled] == bodies
     assert [message.queue_offset for message in pulled] == receipt.queue_offsets.tolist()
     assert [message.physical_offset for message in pulled] == receipt.physical_offsets.tolist()
-    assert [message.unique_key for message in pulled] == receipt.unique_keys
+    assert [message.unique_key for message in pulled] == receipt.message_ids
     assert receipt[4_321].offset_msg_id == pulled[4_321].offset_msg_id
     found = [message.body async for message in client.query_all("batches", "k7", page_size=9)]
     assert found == [bodies[i] for i in range(5_000) if i % 100 == 7][::-1]

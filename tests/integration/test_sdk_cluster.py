@@ -55,15 +55,15 @@ async def test_topics_over_both_brokers(cluster: Cluster) -> None:
         await both_brokers(client)
         created = await client.admin.create_topic("spread", queue_count=2)
         assert sorted(topic.broker for topic in created) == ["b1", "b2"]
-        receipts = [await client.send("spread", b"%d" % i, keys="k", unique_key=f"u{i}") for i in range(8)]
+        receipts = [await client.send("spread", b"%d" % i, keys="k", message_id=f"u{i}") for i in range(8)]
         assert len({(receipt.broker, receipt.queue_id) for receipt in receipts}) == 4
         found = [m.body async for m in client.query_all("spread", "k", page_size=3)]
         assert sorted(found) == [b"%d" % i for i in range(8)]
         for receipt in receipts:
             by_id = await client.get(receipt.offset_msg_id)
-            by_key = await client.get(receipt.unique_key)
+            by_key = await client.get(receipt.message_id)
             assert by_id.messages == by_key.messages
-            assert by_id.messages[0].unique_key == receipt.unique_key
+            assert by_id.messages[0].unique_key == receipt.message_id
         with pytest.raises(TroveError) as refused:
             await client.get_at("spread", 0, 0)
         assert refused.value.spec is errors.BROKER_AMBIGUOUS
@@ -87,7 +87,7 @@ async def test_producers_continue_when_a_broker_is_killed(cluster: Cluster) -> N
                     raise
                 doubtful += 1
             else:
-                stored.append(receipt.unique_key)
+                stored.append(receipt.message_id)
                 assert i < 100 or receipt.broker == "b2"
         assert doubtful <= 1
         answer = await client.query("survives", "k", max=1_000)

@@ -71,7 +71,7 @@ async def test_a_message_comes_as_it_was_sent(client: Client) -> None:
         assert (message.topic, message.body, message.keys) == ("plain", b"body", ("a", "b"))
         assert (message.tags, message.properties, message.attempt) == ("t", {"p": "v"}, 1)
         assert (message.queue_id, message.queue_offset) == (receipt.queue_id, receipt.queue_offset)
-        assert (message.message_id, message.broker) == (receipt.unique_key, receipt.broker)
+        assert (message.message_id, message.broker) == (receipt.message_id, receipt.broker)
         assert message.store_timestamp == receipt.store_timestamp
         await message.ack()
 
@@ -289,7 +289,7 @@ async def test_operators_consume_directly_and_see_stacks(client: Client) -> None
     async with client.subscribe("direct", "hands", handler=handler) as subscription:
         (first,) = await take(subscription, 1)
         result = await client.admin.groups.consume_directly(
-            subscription.client_id, "hands", receipt.unique_key, topic="direct"
+            subscription.client_id, "hands", receipt.message_id, topic="direct"
         )
         assert (result.result, result.message) == ("FAILED_TO_CONSUME_MESSAGE", "ValueError: not today")
         assert seen == [b"x"]

@@ -62,7 +62,7 @@ async def test_only_what_is_committed_is_seen(client: Client) -> None:
         assert await waiting == b"committed"
         answer = await client.query("orders", "k")
         assert [message.body for message in answer.messages] == [b"committed"]
-        assert answer.messages[0].unique_key == receipt.unique_key
+        assert answer.messages[0].unique_key == receipt.message_id
         with pytest.raises(TroveError) as refused:
             await transaction.rollback()
         assert refused.value.spec is errors.REQUEST_ILLEGAL
@@ -104,10 +104,10 @@ async def test_delayed_messages_come_in_time_and_can_be_recalled(client: Client)
         late = await client.send("later", b"late", deliver_after=3, keys="k")
         gone = await client.send("later", b"recalled", deliver_after=600)
         await client.send("later", b"soon", deliver_after=0.2)
-        assert await client.recall("later", gone.recall_handle) == gone.unique_key
+        assert await client.recall("later", gone.recall_handle) == gone.message_id
         assert [await next_body(subscription), await next_body(subscription)] == [b"soon", b"late"]
         assert time.time() >= wanted - 0.001
-        (found,) = (await client.get(late.unique_key, topic="later")).messages
+        (found,) = (await client.get(late.message_id, topic="later")).messages
         assert found.body == b"late"
         with pytest.raises(TroveError) as refused:
             await client.recall("later", late.recall_handle)

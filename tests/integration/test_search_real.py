@@ -41,7 +41,7 @@ async def loaded(broker: BrokerProcess) -> list[FlightMessage]:
                 keys=row.keys,
                 tag=row.tag,
                 properties=row.properties,
-                unique_key=row.unique_key,
+                message_id=row.message_id,
                 queue_id=row.queue_id % 4,
             )
     return rows
@@ -59,17 +59,17 @@ async def test_everything_that_answers_is_found_in_the_order_of_time(
     wanted = [row for row in loaded if any(key.startswith("N14") for key in row.keys)]
     assert 3 < len(wanted) < COUNT
     found = await client.search("flights", key_prefix="N14", newest_first=False, max=COUNT)
-    assert [message.unique_key for message in found.messages] == [row.unique_key for row in wanted]
+    assert [message.unique_key for message in found.messages] == [row.message_id for row in wanted]
     assert (found.complete, found.cursor, found.unreachable) == (True, None, ())
     newest = [message async for message in client.search_all("flights", Where.key_prefix("N14"), page_size=2)]
-    assert [message.unique_key for message in newest] == [row.unique_key for row in reversed(wanted)]
+    assert [message.unique_key for message in newest] == [row.message_id for row in reversed(wanted)]
     assert newest[0].body == wanted[-1].body
 
 
 async def test_conditions_are_combined(client: Client, loaded: list[FlightMessage]) -> None:
     where = Where.key_prefix("N1") & (Where.tag("UA") | Where.property("origin", "JFK"))
     wanted = {
-        row.unique_key
+        row.message_id
         for row in loaded
         if any(key.startswith("N1") for key in row.keys)
         and (row.tag == "UA" or row.properties["origin"] == "JFK")
@@ -78,7 +78,7 @@ async def test_conditions_are_combined(client: Client, loaded: list[FlightMessag
     assert {message.unique_key for message in found.messages} == wanted
     by_any = await client.search("flights", key=loaded[0].keys[0], tag="HA", match="any", max=COUNT)
     assert {message.unique_key for message in by_any.messages} == {
-        row.unique_key for row in loaded if loaded[0].keys[0] in row.keys or row.tag == "HA"
+        row.message_id for row in loaded if loaded[0].keys[0] in row.keys or row.tag == "HA"
     }
 
 
@@ -88,7 +88,7 @@ async def test_a_cursor_continues_with_its_own_search_alone(
     first = await client.search("flights", tag="UA", max=3)
     assert (len(first.messages), first.complete) == (3, False)
     second = await client.search("flights", tag="UA", max=3, cursor=first.cursor)
-    tagged = [row.unique_key for row in reversed(loaded) if row.tag == "UA"]
+    tagged = [row.message_id for row in reversed(loaded) if row.tag == "UA"]
     assert [m.unique_key for m in (*first.messages, *second.messages)] == tagged[:6]
     for other in ({"tag": "B6"}, {"tag": "UA", "newest_first": False}, {"key": "UA"}):
         with pytest.raises(TroveError) as refused:
@@ -133,17 +133,17 @@ def _command(broker: BrokerProcess, *arguments: str) -> tuple[list[dict[str, Any
 async def test_the_command_line_says_what_serves_it_and_what_it_took(
     broker: BrokerProcess, loaded: list[FlightMessage]
 ) -> None:
-    wanted = [row.unique_key for row in loaded if row.tag == "UA" and "N14228" in row.keys]
+    wanted = [row.message_id for row in loaded if row.tag == "UA" and "N14228" in row.keys]
     found, said = _command(broker, "--key", "N14228", "--tag", "UA", "--oldest-first")
-    assert [one["uniqKey"] for one in found] == wanted
+    assert [one["messageId"] for one in found] == wanted
     assert (said["complete"], said["cursor"], said["notes"]) == (True, None, [])
     parts, said = _command(broker, "--key", "N14228", "--tag", "UA", "--explain")
     assert parts
     assert set(parts[0]) == {"broker", "index", "begin", "end", "entries", "atLeast"}
-    page, said = _command(broker, "--id-prefix", "flight-", "--max", "5")
+    page, said = _command(broker, "--message-id-prefix", "flight-", "--max", "5")
     assert (len(page), said["complete"]) == (5, False)
-    more, _ = _command(broker, "--id-prefix", "flight-", "--max", "5", "--cursor", said["cursor"])
-    assert [one["uniqKey"] for one in page + more] == [row.unique_key for row in loaded[-1:-11:-1]]
+    more, _ = _command(broker, "--message-id-prefix", "flight-", "--max", "5", "--cursor", said["cursor"])
+    assert [one["messageId"] for one in page + more] == [row.message_id for row in loaded[-1:-11:-1]]
 
 
 async def test_searches_are_answered_after_a_kill_as_before(
@@ -153,7 +153,7 @@ async def test_searches_are_answered_after_a_kill_as_before(
     async with trovemq.connect(broker.address, wait_ms=10_000) as client:
         found = await client.search("flights", tag="UA", max=COUNT)
         assert [m.unique_key for m in found.messages] == [
-            row.unique_key for row in reversed(loaded) if row.tag == "UA"
+            row.message_id for row in reversed(loaded) if row.tag == "UA"
         ]
         counters = (await client.admin.statistics())[0].counters
         assert counters["searches"] == 1

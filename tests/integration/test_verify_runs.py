@@ -157,5 +157,5 @@ def test_a_message_that_was_altered_on_disk_is_reported(
         report = check(broker, ledger)
     (fault,) = report["faults"]
     assert fault["kind"] in ("altered", "lost")
-    assert fault["uniqKey"] == victim.unique_key
+    assert fault["messageId"] == victim.message_id
     assert (fault["queueId"], fault["queueOffset"]) == (victim.queue_id, victim.queue_offset)

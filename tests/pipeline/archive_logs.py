@@ -115,7 +115,7 @@ def row_of(message: Message) -> Row:
 
 
 COLUMNS: Final = (
-    "physicalOffset", "topic", "queueId", "queueOffset", "size", "keys", "uniqueKey", "msgId", "body",
+    "physicalOffset", "topic", "queueId", "queueOffset", "size", "keys", "messageId", "offsetMsgId", "body",
     "properties", "storeTimestamp", "bornHost",
 )  # fmt: skip
 

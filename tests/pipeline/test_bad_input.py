@@ -187,7 +187,7 @@ def test_a_malformed_address_is_refused(server: str, command: Command) -> None:
 
 
 def test_a_malformed_message_id_is_refused(command: Command, log: GrowingLog) -> None:
-    done = command("search", "--store", log.store, "--set", "msg_id=xyz")
+    done = command("search", "--store", log.store, "--set", "offset_msg_id=xyz")
     assert (done.code, "32 or 56" in done.err) == (2, True)
 
 

@@ -130,7 +130,7 @@ def test_spark_reads_every_message_once_with_all_its_columns(spark: SparkSession
         assert bytes(row["body"]) == message.body
         assert row["properties"] == {n: v for n, v in message.properties.items() if n != "__CRC32#"}
         assert (row["physicalOffset"], row["size"]) == (message.physical_offset, message.store_size)
-        assert (row["msgId"], row["uniqueKey"]) == (message.offset_msg_id, message.unique_key)
+        assert (row["offsetMsgId"], row["messageId"]) == (message.offset_msg_id, message.message_id)
         assert row["storeTimestamp"].timestamp() * 1000 == message.store_timestamp
         assert row["brokerName"] == NAME
         assert (row["bornHost"], row["bodyCRC"]) == (message.born_host, message.body_crc)
@@ -340,7 +340,7 @@ def test_damaged_and_compressed_records(damaged: BrokerProcess, caplog: pytest.L
     for message in good:
         row = found[place_of(message)]
         assert row["body"] == base64.b64decode(message["body"])
-        assert (row["damage"], row["msgId"]) == (None, message["offsetMsgId"])
+        assert (row["damage"], row["offsetMsgId"]) == (None, message["offsetMsgId"])
     with caplog.at_level(logging.WARNING):
         left = read_rows(options | {"mode": "dropmalformed"})
     assert sorted(place[:1] + place[2:] for place in places(left)) == sorted(map(place_of, good))

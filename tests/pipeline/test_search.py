@@ -30,7 +30,7 @@ SIZES = (
 
 def found(report: Report, topics: tuple[str, ...] | None = None) -> list[str]:
     rows: Any = report.facts["rows"]
-    return [row["msgId"] for row in rows if topics is None or row["topic"] in topics]
+    return [row["offsetMsgId"] for row in rows if topics is None or row["topic"] in topics]
 
 
 def test_tasks_find_what_is_found_here(

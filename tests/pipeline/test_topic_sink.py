@@ -54,7 +54,7 @@ def test_what_is_written_arrives_as_it_was_in_the_topic_of_its_row(
         sf.concat(sf.lit("a"), sf.col("id"), sf.lit(" b"), sf.col("id")).alias("keys"),
         sf.create_map(sf.lit("id"), sf.col("id").cast("string")).alias("properties"),
         sf.when(sf.col("id") % 5 == 0, sf.lit(1)).alias("queueId"),
-        sf.when(sf.col("id") % 7 == 0, sf.concat(sf.lit("unique"), sf.col("id"))).alias("uniqueKey"),
+        sf.when(sf.col("id") % 7 == 0, sf.concat(sf.lit("unique"), sf.col("id"))).alias("messageId"),
     )
     write(rows, broker)
     found = {name: stored(broker, name) for name in ("one", "two")}
@@ -66,7 +66,7 @@ def test_what_is_written_arrives_as_it_was_in_the_topic_of_its_row(
         assert message.properties.get("TAGS") == ("tag" if i % 3 == 0 else None)
         assert message.properties["KEYS"] == f"a{i} b{i}"
         assert i % 5 or message.queue_id == 1
-        assert i % 7 or message.unique_key == f"unique{i}"
+        assert i % 7 or message.message_id == f"unique{i}"
     with_queue = [m for m in found["one"] if m.queue_id == 1 and int(m.properties["id"]) % 5 == 0]
     for third in range(3):
         own = [i for m in with_queue if (i := int(m.properties["id"])) * 3 // count == third]
@@ -131,8 +131,8 @@ def test_dedup_gives_unique_keys_of_query_batch_partition_and_row(
     for _ in range(2):
         write(rows, broker, topic=topic, exactlyOnce="dedup", queryId="nightly")
     expected = {f"nightly-0-{partition}-{row:012d}" for partition in range(2) for row in range(5)}
-    found = Counter(message.unique_key for message in stored(broker, topic))
-    assert found == dict.fromkeys(expected, 2), "written twice: the same unique keys again"
+    found = Counter(message.message_id for message in stored(broker, topic))
+    assert found == dict.fromkeys(expected, 2), "written twice: the same message ids again"
 
 
 def test_rows_written_twice_to_a_deduplicated_topic_are_stored_once(
@@ -143,7 +143,7 @@ def test_rows_written_twice_to_a_deduplicated_topic_are_stored_once(
     for _ in range(2):
         write(rows, broker, topic=topic, exactlyOnce="dedup", queryId="nightly")
     expected = {f"nightly-0-{partition}-{row:012d}" for partition in range(2) for row in range(5)}
-    assert Counter(message.unique_key for message in stored(broker, topic)) == dict.fromkeys(expected, 1)
+    assert Counter(message.message_id for message in stored(broker, topic)) == dict.fromkeys(expected, 1)
 
 
 def test_a_replayed_batch_of_a_stream_writes_the_same_unique_keys(
@@ -169,15 +169,15 @@ def test_a_replayed_batch_of_a_stream_writes_the_same_unique_keys(
     run()
     (source / "2").write_text("".join(f"b{i}\n" for i in range(20)))
     run()
-    once = {message.unique_key: message.body for message in stored(broker, topic)}
+    once = {message.message_id: message.body for message in stored(broker, topic)}
     assert len(once) == 40, "nothing twice where nothing failed"
     # As a crash between the tasks' end and the commit leaves it.
     for name in ("1", ".1.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     run()
-    again = [(message.unique_key, message.body) for message in stored(broker, topic)]
+    again = [(message.message_id, message.body) for message in stored(broker, topic)]
     assert len(again) == 60, "at least once"
-    assert set(again) == set(once.items()), "distinguished by their unique keys"
+    assert set(again) == set(once.items()), "distinguished by their message ids"
 
 
 def test_a_broker_lost_in_mid_write_is_an_error_that_says_what_is_stored(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def matches(where: Where | None, message: Message) -> bool:
         return True
     if where.kind in ("all", "any"):
         return (all if where.kind == "all" else any)(matches(part, message) for part in where.parts)
-    values: Sequence[str] = message.keys if where.kind == "key" else (message.unique_key or "",)
+    values: Sequence[str] = message.keys if where.kind == "key" else (message.message_id or "",)
     return any(value.startswith(where.value) if where.is_prefix else value == where.value for value in values)
 
 

@@ -87,7 +87,7 @@ def _flight_record(message: flights.FlightMessage) -> bytes:
         queue_id=QueueId(message.queue_id),
         keys=" ".join(message.keys),
         tag=message.tag,
-        unique_key=message.unique_key,
+        unique_key=message.message_id,
         properties=message.properties,
     )
 

@@ -39,6 +39,12 @@ def unpack(name: str, directory: Path) -> Path:
     return directory / name
 
 
+def with_rocketmqs_ids(fields: dict[str, Any]) -> dict[str, Any]:
+    """A printed message with the two names that manifests have for its id."""
+    found = {"msgId" if name == "messageId" else name: value for name, value in fields.items()}
+    return found | {"uniqKey": found["properties"].get("UNIQ_KEY")} if "properties" in found else found
+
+
 def settings_of(manifest: Manifest, **changes: Any) -> StoreSettings:
     """The settings with which RocketMQ wrote the store."""
     config = manifest["brokerConfig"]

@@ -148,7 +148,7 @@ def unique_key_of_another_message(store: DamagedStore) -> Place:
     key = blocks[0][begins[0] : ends[0]]
     assert len(key) == ends[1] - begins[1]
     store.write(other.file, other.at + begins[1], key)
-    return other.reported("uniqueKey")
+    return other.reported("messageId")
 
 
 @fault_of(FAULTS)

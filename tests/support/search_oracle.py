@@ -54,8 +54,8 @@ def _answers(message: Message, wanted: SearchArguments) -> bool:
     return (
         (not wanted.topic or message.topic == wanted.topic)
         and (not wanted.key or wanted.key in message.keys or wanted.key == message.unique_key)
-        and (not wanted.unique_key or message.unique_key == wanted.unique_key)
-        and (not wanted.msg_id or message.offset_msg_id == wanted.msg_id.upper())
+        and (not wanted.message_id or message.unique_key == wanted.message_id)
+        and (not wanted.offset_msg_id or message.offset_msg_id == wanted.offset_msg_id.upper())
         and (not wanted.tag or message.tags == wanted.tag)
         and wanted.begin_timestamp <= message.store_timestamp <= wanted.end_timestamp
         and (not name or message.properties.get(name) == value)
@@ -85,10 +85,10 @@ def questions(messages: Sequence[Message], seed: int, count: int) -> Iterator[di
         lambda m: {"key": source.choice([*m.keys, *COLLIDING_KEYS, m.unique_key or "no such key", "none"])},
         lambda m: {"key": source.choice([*m.keys, "x"]), "topic": m.topic},
         lambda m: {"key": source.choice([*m.keys, "xy"])[:-1] or "y"},
-        lambda m: {"unique_key": m.unique_key or "none"},
-        lambda m: {"unique_key": m.unique_key or "none", "topic": source.choice([m.topic, "other"])},
-        lambda m: {"msg_id": m.offset_msg_id.lower()},
-        lambda m: {"msg_id": m.offset_msg_id[:-1] + source.choice("0123456789ABCDEF")},
+        lambda m: {"message_id": m.unique_key or "none"},
+        lambda m: {"message_id": m.unique_key or "none", "topic": source.choice([m.topic, "other"])},
+        lambda m: {"offset_msg_id": m.offset_msg_id.lower()},
+        lambda m: {"offset_msg_id": m.offset_msg_id[:-1] + source.choice("0123456789ABCDEF")},
         lambda m: {"begin_timestamp": m.store_timestamp - source.choice([0, 1, 50])},
         lambda m: {"end_timestamp": m.store_timestamp + source.choice([-1, 0, 50])},
         lambda m: {"topic": m.topic},

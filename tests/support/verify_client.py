@@ -40,13 +40,13 @@ class ScriptedProducer:
         bodies: Sequence[bytes],
         *,
         keys: Sequence[str],
-        unique_keys: Sequence[str],
+        message_ids: Sequence[str],
         queue_id: QueueId,
         broker: str,
         ordering_key: str,
     ) -> list[SendReceipt]:
         assert ordering_key
-        self.batches.append(list(unique_keys))
+        self.batches.append(list(message_ids))
         outcome = self.script.popleft() if self.script else STORED
         if isinstance(outcome, TroveError):
             raise outcome
@@ -56,7 +56,7 @@ class ScriptedProducer:
                 self.topic,
                 bodies[i],
                 keys=[keys[i]],
-                unique_key=unique_keys[i],
+                message_id=message_ids[i],
                 queue_id=queue_id,
                 broker=broker,
             )

@@ -147,20 +147,20 @@ class Load:
         )
 
     async def _send_plain(self, key: Key) -> SendReceipt:
-        return await self._producers[key.topic].send(str(key).encode(), unique_key=str(key))
+        return await self._producers[key.topic].send(str(key).encode(), message_id=str(key))
 
     async def _send_ordered(self, key: Key) -> SendReceipt:
         producer = self._producers[key.topic]
-        return await producer.send(str(key).encode(), unique_key=str(key), message_group=key.stream)
+        return await producer.send(str(key).encode(), message_id=str(key), message_group=key.stream)
 
     async def _send_delayed(self, key: Key) -> SendReceipt:
         producer = self._producers[key.topic]
-        return await producer.send(str(key).encode(), unique_key=str(key), deliver_after=DELAY_S)
+        return await producer.send(str(key).encode(), message_id=str(key), deliver_after=DELAY_S)
 
     async def _send_in_transaction(self, key: Key) -> SendReceipt:
         """After a commit that failed the broker asks for the outcome: the message may be stored then."""
         async with self._producers[key.topic].transaction() as transaction:
-            receipt = await transaction.send(str(key).encode(), unique_key=str(key))
+            receipt = await transaction.send(str(key).encode(), message_id=str(key))
             try:
                 await transaction.commit()
             except TroveError as error:

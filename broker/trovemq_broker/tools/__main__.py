@@ -182,7 +182,7 @@ def export_command(
         named = name or store.resolve().name
         _print([export.manifest(opened.view, scan, named, opened.config)], objects)
     else:
-        _print((message.to_manifest() for message in export.messages(opened.view, scan)), objects)
+        _print((export.message_fields(message) for message in export.messages(opened.view, scan)), objects)
     raise typer.Exit(_warn_of_damage(opened.view, scan))
 
 

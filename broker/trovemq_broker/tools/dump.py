@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from trovemq_broker.tools.export import message_fields
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId
@@ -27,7 +28,7 @@ def records(view: StoreView, scan: LogScan, begin: PhysicalOffset) -> Iterator[J
         for index in range(len(run.records)):
             if (message := view.message(run, index, scan)) is None:
                 continue
-            fields = message.to_manifest()
+            fields = message_fields(message)
             body_size = int(run.records.body_sizes[index])
             del fields["body"], fields["recordSha256"]
             fields.pop("storedBody", None)

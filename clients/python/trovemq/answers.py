@@ -10,13 +10,13 @@ from trovemq_proto.records import Message
 
 @dataclass(frozen=True, slots=True)
 class GetAnswer:
-    """The message of an offsetMsgId, or every message with a unique key.
+    """The message of an offsetMsgId, or every message with a message id.
 
     Attributes:
-        kind: The kind of the identifier: `offset_msg_id` or `unique_key`.
-        messages: One message, or all with that unique key, newest first.
-        unreachable: Brokers that did not answer and might have more messages with the unique key.
-        more: There are older messages with that unique key; `Client.query` with type `unique` pages through.
+        kind: The kind of the identifier: `offset_msg_id` or `message_id`.
+        messages: One message, or all with that message id, newest first.
+        unreachable: Brokers that did not answer and might have more messages with the message id.
+        more: There are older messages with that id; `Client.query` with type `message_id` pages through.
         replica: The lag of the replica that answered; None from a leader.
     """
 

@@ -72,7 +72,7 @@ class _Outgoing:
     topic: str
     body: bytes
     block: bytes
-    unique_key: str
+    message_id: str
     born_timestamp: int
     queue_id: int | None
     ordering_key: str | None
@@ -154,7 +154,7 @@ class AtomicTransaction:
             raise TroveError(errors.TRANSACTION_SIZE_EXCEEDED, text)
         if queue_id is not None and queue_id < 0:
             raise TroveError(errors.QUEUE_NOT_FOUND, f"no queue has the number {queue_id}", queue_id=queue_id)
-        unique_key, block = property_block(**message)
+        message_id, block = property_block(**message)
         ordering_key = message.get("message_group") if ordering_key is None else ordering_key
         size = len(body) + len(block) + RECORD_OVERHEAD
         if self._size + size > BYTES_MAX:
@@ -164,7 +164,7 @@ class AtomicTransaction:
             self._pin(broker, f"broker= of a message of {topic}")
         now_ms = time.time_ns() // 1_000_000
         key = ordering_key if queue_id is None else None
-        self._messages.append(_Outgoing(topic, bytes(body), block, unique_key, now_ms, queue_id, key))
+        self._messages.append(_Outgoing(topic, bytes(body), block, message_id, now_ms, queue_id, key))
         self._size += size
         return len(self._messages) - 1
 
@@ -365,7 +365,7 @@ class AtomicTransaction:
                 queue_offset=queue_offset,
                 physical_offset=physical_offset,
                 offset_msg_id=encode_offset_msg_id(reply.store_host, PhysicalOffset(physical_offset)),
-                unique_key=self._messages[index].unique_key,
+                message_id=self._messages[index].message_id,
                 durability=reply.durability,
                 store_timestamp=reply.store_timestamp,
                 broker=reply.broker,

@@ -157,7 +157,7 @@ class Client(Requesting):
         keys: Keys = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
+        message_id: str | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
@@ -176,7 +176,7 @@ class Client(Requesting):
             keys=keys,
             tag=tag,
             properties=properties,
-            unique_key=unique_key,
+            message_id=message_id,
             queue_id=queue_id,
             broker=broker,
             ordering_key=ordering_key,
@@ -221,7 +221,7 @@ class Client(Requesting):
             recall_handle: From the receipt of its send.
 
         Returns:
-            The message's unique key. A message that was recalled before is not an error.
+            The message's id. A message that was recalled before is not an error.
 
         Raises:
             TroveError: RECALL_HANDLE_ILLEGAL if the handle is unreadable or the message was delivered;
@@ -272,14 +272,14 @@ class Client(Requesting):
             in_flight_bytes_max: The most unacknowledged bytes; `send` and `send_batch` wait while there are
                 more.
             retry_in_doubt: Whether messages that may have been stored are sent again: none is lost if the
-                broker comes back, but a message may be stored twice (with the same unique key).
+                broker comes back, but a message may be stored twice (with the same message id).
             checker: Decides about a message whose transaction is still open, in this process or an
                 earlier one: called with the message, returns (or awaits) a TransactionResolution.
             idempotent: Numbers the messages, for topics with the option deduplicate: a message that may have
                 been stored is sent again (retry_in_doubt) and stored once, and the broker reports gaps
                 (`SendReceipt.sequence_gap`, the metric trovemq_producer_missing_total, its log). Delayed
                 messages and those of `Producer.transaction` get no number: they are recognised by their
-                unique keys. A commit of `Client.transaction` is recognised by the transaction's id; its
+                message ids. A commit of `Client.transaction` is recognised by the transaction's id; its
                 messages must not have numbers.
             producer_id: As idempotent, with an id that is the same in the next process: the numbers continue
                 after each broker's last one. Only one running producer may use an id: the messages of a

@@ -27,7 +27,7 @@ class Faults:
 
     Attributes:
         seed: Determines the faults.
-        duplicates: Messages that `send` stores twice, with one unique key, like a sender that repeats a send
+        duplicates: Messages that `send` stores twice, with one message id, like a sender that repeats a send
             in doubt.
         lost_answers: Messages that are stored, and whose `send` raises BROKER_UNREACHABLE with in_doubt.
         slow_disk: Messages whose acknowledgement comes late.

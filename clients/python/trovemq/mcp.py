@@ -80,7 +80,7 @@ class Bounded:
 def shown(message: Message, *, bodies: bool = True) -> Answer:
     """A message for an agent: its body as text, at most 2,000 characters of it."""
     found: Answer = {
-        "id": message.message_id,
+        "message_id": message.message_id,
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
@@ -233,7 +233,7 @@ class Tools:
         return found.answer(complete=page.complete, cursor=page.cursor)
 
     async def get_message(self, id: str, topic: str | None = None) -> Answer:  # noqa: A002  RocketMQ's word
-        """The message of an id; of a unique key every message that has it."""
+        """The message of an id; of a message id, every message that has it."""
         got = await self.client.get(id, topic=topic)
         found = Bounded(ITEMS_MAX, notes=[f"no answer from broker {name}" for name in got.unreachable])
         found.add_all(shown(message, bodies=self._bodies) for message in got.messages)

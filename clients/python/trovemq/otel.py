@@ -199,7 +199,7 @@ class Tracing:
     def _sent(self, span: Span, receipt: SendReceipt) -> None:
         """Ends the span when the message is acknowledged."""
         if span.is_recording():
-            attributes = {_ID: receipt.unique_key}
+            attributes = {_ID: receipt.message_id}
             if receipt.queue_id >= 0:
                 attributes[_QUEUE] = str(receipt.queue_id)
             span.set_attributes(attributes)

@@ -46,7 +46,7 @@ FRAME_SIZE_MAX_DEFAULT: Final = 4 << 20
 """The most bytes of a frame for a broker that is not in the routes."""
 
 _Prepared = tuple[bytes, bytes, str, Slot | None, bool, int]
-"""One message, checked: its body, its encoded properties and its unique key (both empty if the client makes
+"""One message, checked: its body, its encoded properties and its message id (both empty if the client makes
 the key and nothing else is given), its queue (None: any), whether it keeps an order, its size."""
 
 _OpenKey = tuple[Slot | None, bool, bool]  # slot (None: any), ordered, one-way
@@ -102,7 +102,7 @@ class Producer(Unacknowledged):
         keys: Keys = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
+        message_id: str | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
@@ -121,7 +121,7 @@ class Producer(Unacknowledged):
             keys: One key or several; a look-up by any of them finds the message. No spaces within one.
             tag: The message's tag; consumers can filter by it.
             properties: The user's own properties.
-            unique_key: The UNIQ_KEY; made by the client where None.
+            message_id: The UNIQ_KEY; made by the client where None.
             queue_id: The queue; None: queues take turns, with a batch each.
             broker: The broker; needed with `queue_id` if several have the topic.
             ordering_key: Messages of one ordering key go to one queue, in the order of sending.
@@ -151,7 +151,7 @@ class Producer(Unacknowledged):
                 keys=keys,
                 tag=tag,
                 properties=properties,
-                unique_key=unique_key,
+                message_id=message_id,
                 queue_id=queue_id,
                 broker=broker,
                 ordering_key=ordering_key,
@@ -178,12 +178,12 @@ class Producer(Unacknowledged):
                 keys=keys,
                 tag=tag,
                 properties=properties,
-                unique_key=unique_key,
+                message_id=message_id,
                 message_group=message_group,
                 priority=priority,
             )
         message = self._prepare(
-            body, keys, tag, properties, unique_key, queue_id, broker, ordering_key, message_group, priority
+            body, keys, tag, properties, message_id, queue_id, broker, ordering_key, message_group, priority
         )
         size = message[-1]
         if not self._in_flight.try_take(size):
@@ -251,7 +251,7 @@ class Producer(Unacknowledged):
         keys: Sequence[Keys] | None = None,
         tags: Sequence[str | None] | str | None = None,
         properties: Sequence[Mapping[str, str] | None] | Mapping[str, str] | None = None,
-        unique_keys: Sequence[str] | None = None,
+        message_ids: Sequence[str] | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
@@ -268,7 +268,7 @@ class Producer(Unacknowledged):
             keys: n keys, or n sequences of keys; None for none.
             tags: n tags, or one for all.
             properties: n mappings, or one for all.
-            unique_keys: n UNIQ_KEYs; made by the client where None.
+            message_ids: n UNIQ_KEYs; made by the client where None.
             queue_id: The queue; None: the client chooses one.
             broker: The broker; needed with `queue_id` if several have the topic.
             ordering_key: Batches of one ordering key go to one queue, in the order of sending.
@@ -293,7 +293,7 @@ class Producer(Unacknowledged):
                 keys=keys,
                 tags=tags,
                 properties=properties,
-                unique_keys=unique_keys,
+                message_ids=message_ids,
                 queue_id=queue_id,
                 broker=broker,
                 ordering_key=ordering_key,
@@ -302,9 +302,9 @@ class Producer(Unacknowledged):
         await self._learn_topic()
         slot = self._slot(queue_id, broker, ordering_key)
         self._check_body(slot, max(map(len, bodies)))
-        columns = columns_of(bodies, keys, tags, properties, unique_keys, priority)
-        if slot is None and unique_keys is not None:
-            slot = self._chooser.home(unique_keys[0])
+        columns = columns_of(bodies, keys, tags, properties, message_ids, priority)
+        if slot is None and message_ids is not None:
+            slot = self._chooser.home(message_ids[0])
         if self._sequence_assigner is not None:
             columns = replace(columns, size=columns.size + NUMBER_OVERHEAD * len(bodies))
         movable = slot is None
@@ -445,7 +445,7 @@ class Producer(Unacknowledged):
         keys: Keys = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
+        message_id: str | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
         ordering_key: str | None = None,
@@ -459,16 +459,16 @@ class Producer(Unacknowledged):
             check_body(body)
             body = bytes(body)
         size = len(body) + RECORD_OVERHEAD
-        named = unique_key
-        bare = keys is None and tag is None and properties is None and unique_key is None
+        named = message_id
+        bare = keys is None and tag is None and properties is None and message_id is None
         if bare and message_group is None and priority is None and self._faults is None:
             block = b""
-            unique_key = ""
+            message_id = ""
             size += BARE_BLOCK_SIZE
         else:
             writer = Writer.SDK if self._sequence_assigner is None else Writer.USER
-            unique_key, block = property_block(
-                keys, tag, properties, unique_key, message_group, priority, writer
+            message_id, block = property_block(
+                keys, tag, properties, message_id, message_group, priority, writer
             )
             size += len(block)
         if message_group is not None:
@@ -483,7 +483,7 @@ class Producer(Unacknowledged):
             self._check_body(slot, len(body))
         if self._sequence_assigner is not None:
             size += NUMBER_OVERHEAD
-        return body, block, unique_key, slot, ordering_key is not None, size
+        return body, block, message_id, slot, ordering_key is not None, size
 
     def _slot(self, queue_id: int | None, broker: str | None, ordering_key: str | None) -> Slot | None:
         if broker is not None:
@@ -503,7 +503,7 @@ class Producer(Unacknowledged):
         return None if broker is None else self._chooser.of_broker(broker)
 
     def _enqueue(self, message: _Prepared, waiter: asyncio.Future[SendReceipt] | None) -> None:
-        body, block, unique_key, slot, ordered, size = message
+        body, block, message_id, slot, ordered, size = message
         key = (slot, ordered, waiter is None)
         batch = self._open.get(key)
         if batch is not None and batch.size + size > batch.size_max:
@@ -512,7 +512,7 @@ class Producer(Unacknowledged):
             batch = None
         if batch is None:
             batch = self._open_batch(key)
-        batch.add(body, block, unique_key, waiter, size)
+        batch.add(body, block, message_id, waiter, size)
         if not batch.released and (not self._linger_seconds or batch.size >= self._batch_bytes_max):
             batch.released = True
             self._delivery.submit(batch)

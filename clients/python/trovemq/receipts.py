@@ -36,7 +36,7 @@ class SendReceipt(NamedTuple):
         queue_offset: Its place in the queue.
         physical_offset: Its place in the broker's commit log.
         offset_msg_id: The broker's address and the physical offset as RocketMQ writes them.
-        unique_key: The message's UNIQ_KEY.
+        message_id: Its id: the sender's, or a new one. It is the same over retries and second sends.
         durability: `disk` (covered by a completed sync) or `memory`.
         copies: How many nodes hold it like that, the broker included; more than 1 only in a replica group.
         store_timestamp: When the broker stored it, epoch ms.
@@ -62,7 +62,7 @@ class SendReceipt(NamedTuple):
     queue_offset: int
     physical_offset: int
     offset_msg_id: str
-    unique_key: str
+    message_id: str
     durability: str
     store_timestamp: int
     broker: str
@@ -72,6 +72,11 @@ class SendReceipt(NamedTuple):
     duplicate: bool = False
     sequence_gap: range = NO_GAP
     copies: int = 1
+
+    @property
+    def unique_key(self) -> str:
+        """The former name of `message_id`, until the first release."""
+        return self.message_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT", COPIES_LATE}
 """The statuses of records that are in the log, whether or not the sync ended, and the copies had them, in
 time."""
 
-UniqueKeys: TypeAlias = "Sequence[str] | NDArray[np.uint8]"
+MessageIds: TypeAlias = "Sequence[str] | NDArray[np.uint8]"
 Sizes: TypeAlias = "Sequence[int] | NDArray[np.int64]"
 
 
@@ -122,14 +127,14 @@ class FrameReceipt:
         topic: The topic of all records.
         queue_id: The queue of all records.
         sizes: Each record's size in bytes.
-        unique_keys: n texts, or uint8[n, k] in ASCII.
+        message_ids: n texts, or uint8[n, k] in ASCII.
         outcome: The broker's reply.
     """
 
     topic: str
     queue_id: int
     sizes: Sizes
-    unique_keys: UniqueKeys
+    message_ids: MessageIds
     outcome: AppendOutcome
 
     def __len__(self) -> int:
@@ -182,13 +187,13 @@ class FrameReceipt:
             found[each.index] = True
         return found
 
-    def unique_key(self, index: int) -> str:
+    def message_id(self, index: int) -> str:
         """The UNIQ_KEY of record `index`."""
         if isinstance(
-            self.unique_keys, (list, Sequence)
+            self.message_ids, (list, Sequence)
         ):  # the concrete class first: a check of an abstract one takes longer
-            return self.unique_keys[index]
-        return bytes(self.unique_keys[index]).decode("ascii")
+            return self.message_ids[index]
+        return bytes(self.message_ids[index]).decode("ascii")
 
     def receipt(self, index: int, physical_offset: int) -> SendReceipt:
         """The receipt of record `index`, which begins at `physical_offset`."""
@@ -196,7 +201,7 @@ class FrameReceipt:
         if outcome.duplicates:
             return self._receipt_among_duplicates(index, physical_offset)
         return record_receipt(
-            self.topic, self.queue_id, self.unique_key(index), outcome, index, physical_offset
+            self.topic, self.queue_id, self.message_id(index), outcome, index, physical_offset
         )
 
     def _receipt_among_duplicates(self, index: int, physical_offset: int) -> SendReceipt:
@@ -211,7 +216,7 @@ class FrameReceipt:
             else original.queue_offset,
             physical_offset=physical_offset,
             offset_msg_id=encode_offset_msg_id(outcome.store_host, PhysicalOffset(physical_offset)),
-            unique_key=self.unique_key(index),
+            message_id=self.message_id(index),
             durability=outcome.durability,
             store_timestamp=outcome.store_timestamp if original is None else original.store_timestamp,
             broker=outcome.broker,
@@ -235,9 +240,9 @@ class FrameReceipt:
         )  # fmt: skip
         rest = (durability, time, broker, status, "", "", False, NO_GAP, outcome.copies)
         new = tuple.__new__  # as record_receipt
-        keys = self.unique_keys
+        keys = self.message_ids
         if not isinstance(keys, list):
-            keys = [self.unique_key(index) for index in range(len(places))]
+            keys = [self.message_id(index) for index in range(len(places))]
         return [
             new(SendReceipt, (topic, queue_id, queue_offset, place, f"{host}{place:016X}", key, *rest))
             for queue_offset, place, key in zip(self.queue_offsets, places, keys, strict=True)
@@ -245,7 +250,7 @@ class FrameReceipt:
 
 
 def record_receipt(
-    topic: str, queue_id: int, unique_key: str, outcome: AppendOutcome, index: int, physical_offset: int
+    topic: str, queue_id: int, message_id: str, outcome: AppendOutcome, index: int, physical_offset: int
 ) -> SendReceipt:
     """The receipt of record `index` of a frame without duplicates."""
     _, status, _, first, _, _, stored_at, durability, host, broker, _, gaps, copies = outcome
@@ -260,7 +265,7 @@ def record_receipt(
             f"{_host_digits(host)}{physical_offset:016X}"  # as encode_offset_msg_id
             if physical_offset >= 0
             else encode_offset_msg_id(host, PhysicalOffset(physical_offset)),
-            unique_key,
+            message_id,
             durability,
             stored_at,
             broker,
@@ -356,9 +361,9 @@ class BatchReceipt(Sequence[SendReceipt]):
         }
 
     @property
-    def unique_keys(self) -> list[str]:
+    def message_ids(self) -> list[str]:
         """One UNIQ_KEY per message."""
-        return [part.unique_key(i) for part in self.parts for i in range(len(part))]
+        return [part.message_id(i) for part in self.parts for i in range(len(part))]
 
     @property
     def durability(self) -> str:

@@ -15,7 +15,7 @@ class MessageArguments(TypedDict, total=False):
         keys: One key or several; a look-up by any of them finds the message. No spaces within one.
         tag: The message's tag; consumers can filter by it.
         properties: The user's own properties.
-        unique_key: The UNIQ_KEY; made by the client where None.
+        message_id: The UNIQ_KEY; made by the client where None.
         message_group: Orderly consumer groups get the messages of one message group in the order of sending.
         priority: 0 to 9, 9 is received first.
     """
@@ -23,7 +23,7 @@ class MessageArguments(TypedDict, total=False):
     keys: Keys
     tag: str | None
     properties: Mapping[str, str] | None
-    unique_key: str | None
+    message_id: str | None
     message_group: str | None
     priority: int | None
 

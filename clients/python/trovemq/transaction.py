@@ -221,7 +221,7 @@ class Transaction:
         keys: Keys = None,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
+        message_id: str | None = None,
         broker: str | None = None,
     ) -> SendReceipt:
         """Stores one message that is not visible yet; arguments and errors as `Producer.send`.
@@ -243,7 +243,7 @@ class Transaction:
             keys=keys,
             tag=tag,
             properties=properties,
-            unique_key=unique_key,
+            message_id=message_id,
             broker=broker,
             check_after_ms=self._check_after_ms,
         )

@@ -45,7 +45,7 @@ async def _send(client: Client, form: Form) -> Outcome:
         tag=form.text("tag") or None,
     )
     place = f"{receipt.broker}, queue {receipt.queue_id}, offset {receipt.queue_offset}"
-    at = ("the message", link("/message", id=receipt.offset_msg_id or receipt.unique_key))
+    at = ("the message", link("/message", id=receipt.offset_msg_id or receipt.message_id))
     return Outcome(f"Stored on {receipt.durability}: {place}.", links=(at,))
 
 

@@ -32,9 +32,9 @@ KEY_LIST: Final = "keyList"
 TABLE_COLUMNS: Final = tuple(column_names(header=True, damage=True))
 FILE_SCHEMA: Final = arrow_schema(TABLE_COLUMNS).append(pa.field(KEY_LIST, pa.list_(pa.string())))
 BLOOM_COLUMNS: Final = {
-    "uniqueKey": "uniqueKey",
+    "messageId": "messageId",
     "keys": "keys",
-    "msgId": "msgId",
+    "offsetMsgId": "offsetMsgId",
     KEY_LIST: f"{KEY_LIST}.list.element",
 }
 """Column -> its path in the file."""

@@ -1,4 +1,4 @@
-"""Finds unique keys that a topic has twice.
+"""Finds message ids that a topic has twice.
 
 Each segment gives (64-bit hash of topic and key, physical offset) of its records; equal hashes are grouped,
 and only their records are read again. The broker's own copies have the id of their original: retry and
@@ -38,7 +38,7 @@ _OF_A_COPY: Final = ("REAL_TOPIC", "DELAY", "TIMER_OUT_MS", "TIMER_DELIVER_MS", 
 
 
 def keys_of_segment(store: AuditedStore, file: SegmentFile) -> Iterator[tuple[int, bytes]]:
-    """(bucket, KEY_DTYPE records) of the records of users' topics that have a unique key and are not
+    """(bucket, KEY_DTYPE records) of the records of users' topics that have a message id and are not
     deleted."""
     parts = [_keys_of(store, run) for run in good_runs(store.log, file, store.known_end)]
     if not parts:
@@ -90,12 +90,12 @@ def find_twice(store: AuditedStore, bucket: int, blocks: list[bytes]) -> Iterabl
     keys = np.concatenate([np.frombuffer(block, KEY_DTYPE) for block in blocks])
     keys = keys[np.lexsort((keys["physical"], keys["hash"]))]
     same = np.flatnonzero(keys["hash"][1:] == keys["hash"][:-1])
-    found = FindingList("uniqueKey")
+    found = FindingList("messageId")
     for i in same[:EACH_MAX].tolist():
         _compare(store, int(keys["physical"][i]), int(keys["physical"][i + 1]), found)
     if len(same) > EACH_MAX:
         path, at = store.log_place(int(keys["physical"][int(same[EACH_MAX]) + 1]))
-        found.add(path, at, f"and {len(same) - EACH_MAX} more unique keys that a topic has twice")
+        found.add(path, at, f"and {len(same) - EACH_MAX} more message ids that a topic has twice")
     return [Counted.of(found)] if len(same) else []
 
 
@@ -109,7 +109,7 @@ def _compare(store: AuditedStore, first: int, second: int, found: FindingList) -
     path, at = store.log_place(second)
     is_copy = any(name in message.properties for message in (before, again) for name in _OF_A_COPY)
     what = (
-        f"topic {again.topic} has the unique key {again.properties.get(PROPERTY_UNIQ_KEY)} "
+        f"topic {again.topic} has the message id {again.properties.get(PROPERTY_UNIQ_KEY)} "
         f"again, first at {first} of the log"
     )
     found.add(path, at, what, note=is_copy)

@@ -37,9 +37,9 @@ from trovemq_store.check.queue_rules import UnknownPlaces
 from trovemq_store.log.segments import DIRECTORY as LOG_DIRECTORY
 from trovemq_store.log.segments import file_name
 
-CHECKS: Final = ("log", "queues", "index", "uniqueKeys", "groups", "files")
+CHECKS: Final = ("log", "queues", "index", "messageIds", "groups", "files")
 
-_OF_SEGMENTS_ALONE: Final = frozenset({"log", "uniqueKeys"})
+_OF_SEGMENTS_ALONE: Final = frozenset({"log", "messageIds"})
 NOTES_MAX: Final = 1000
 """The most notes that are listed."""
 
@@ -75,10 +75,10 @@ class Audit:
             self._check_queues(store, LogBounds(store.log.begin, end, unknown), results)
         if "index" in self._checks:
             self._add(self._runner.map("index files", partial(check_index, store, end), store.index_files))
-        if "uniqueKeys" in self._checks:
+        if "messageIds" in self._checks:
             read = partial(keys_of_segment, store)
             self._add(
-                self._runner.shuffle("unique keys", read, store.log.segments, partial(find_twice, store))
+                self._runner.shuffle("message ids", read, store.log.segments, partial(find_twice, store))
             )
         if "files" in self._checks:
             last = max((result.last_store_timestamp for result in results), default=0)

@@ -1,7 +1,7 @@
 """The job `audit`: checks a stopped store, or a backup, against itself.
 
 The log's records are read segment by segment, in parallel, and compared with the consume queues and index
-files in the same tasks, so that workers exchange only runs of queue offsets and, for unique keys, 16 bytes
+files in the same tasks, so that workers exchange only runs of queue offsets and, for message ids, 16 bytes
 per message.
 """
 
@@ -29,7 +29,7 @@ class AuditArguments:
     store: Annotated[str, "The store: a directory or a URI; not one that a broker has open."]
     checks: Annotated[
         tuple[str, ...],
-        "Some of log, queues, index, uniqueKeys, groups, files; none: all of them.",
+        "Some of log, queues, index, messageIds, groups, files; none: all of them.",
     ] = ()
     groups: Annotated[
         tuple[str, ...],

@@ -37,9 +37,9 @@ class SearchArguments:
     server: Annotated[str, "Live brokers: HOST:PORT of a nameserver or a broker."] = ""
     archive: Annotated[str, "An archive. At least one of store, server and archive is required."] = ""
     topic: Annotated[str, "Only this topic."] = ""
-    key: Annotated[str, "A key of the message, or its unique key."] = ""
-    unique_key: Annotated[str, "The unique key."] = ""
-    msg_id: Annotated[str, "The offsetMsgId: 32 or 56 hexadecimal digits."] = ""
+    key: Annotated[str, "A key of the message, or its message id."] = ""
+    message_id: Annotated[str, "The message id."] = ""
+    offset_msg_id: Annotated[str, "The offsetMsgId: 32 or 56 hexadecimal digits."] = ""
     tag: Annotated[str, "The tag."] = ""
     begin_timestamp: Annotated[int, "Stored at or after: epoch milliseconds or 2025-01-31T12:00:00Z."] = 0
     end_timestamp: Annotated[int, "Stored at or before."] = TIME_MAX
@@ -64,8 +64,10 @@ class SearchArguments:
             raise _illegal("begin_timestamp is after end_timestamp", "begin_timestamp")
         if self.property and self.property.find("=") < 1:
             raise _illegal(f"property is NAME=VALUE, not {self.property!r}", "property")
-        if self.msg_id and not _MSG_ID.fullmatch(self.msg_id):
-            raise _illegal(f"msg_id is 32 or 56 hexadecimal digits, not {self.msg_id!r}", "msg_id")
+        if self.offset_msg_id and not _MSG_ID.fullmatch(self.offset_msg_id):
+            raise _illegal(
+                f"offset_msg_id is 32 or 56 hexadecimal digits, not {self.offset_msg_id!r}", "offset_msg_id"
+            )
         if self.json_value is not None and not self.json_path:
             raise _illegal("json_value needs json_path", "json_path")
         self.question()
@@ -76,8 +78,8 @@ class SearchArguments:
         return Question(
             topic=self.topic,
             key=self.key,
-            unique_key=self.unique_key,
-            msg_id=self.msg_id.upper(),
+            message_id=self.message_id,
+            offset_msg_id=self.offset_msg_id.upper(),
             tag=self.tag,
             begin_ms=self.begin_timestamp,
             end_ms=self.end_timestamp,

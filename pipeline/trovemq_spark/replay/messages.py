@@ -1,4 +1,4 @@
-"""A replayed message has the body, keys, tag, unique key, sharding key and user properties of the original,
+"""A replayed message has the body, keys, tag, message id, sharding key and user properties of the original,
 and its origin. Its place, store time and born time are new.
 
 | property                     | value                                     |
@@ -14,7 +14,7 @@ and its origin. Its place, store time and born time are new.
 
 Left out: RocketMQ's other names (RESERVED_PROPERTIES: delays, transactions, retries, dead letters, POP …) and
 TroveMQ's own (internal_properties.py), with which the broker would process the message again like the
-original, and these names of an earlier replay. If the unique key is missing or cannot be sent (too long, with
+original, and these names of an earlier replay. If the message id is missing or cannot be sent (too long, with
 a space), one is made from the original's place.
 """
 
@@ -49,10 +49,10 @@ COLUMNS: Final = (
     "brokerName",
     "queueId",
     "queueOffset",
-    "msgId",
+    "offsetMsgId",
     "keys",
     "tags",
-    "uniqueKey",
+    "messageId",
     "body",
     "properties",
     "bornTimestamp",
@@ -83,7 +83,7 @@ def replayed(rows: pa.RecordBatch, queue: SourceQueue, run: str, target: tuple[s
         keys=None if keys.null_count == len(keys) else key_values(keys),
         tags=None if tags.null_count == len(tags) else values(tags),
         properties=own,
-        unique_keys=_unique_keys(rows, queue),
+        message_ids=_unique_keys(rows, queue),
         groups=None if groups.null_count == len(groups) else values(groups),
     )
 
@@ -94,7 +94,7 @@ def _origins(rows: pa.RecordBatch, queue: SourceQueue, run: str) -> list[dict[st
     if queue.broker:
         same[BROKER] = queue.broker
     columns: dict[str, list[Any]] = {OFFSET: _texts(rows.column("queueOffset"))}
-    columns[MSG_ID] = values(rows.column("msgId"))
+    columns[MSG_ID] = values(rows.column("offsetMsgId"))
     for name, column in ((BORN_TIMESTAMP, "bornTimestamp"), (STORE_TIMESTAMP, "storeTimestamp")):
         columns[name] = _texts(
             rows.column(column).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
@@ -124,7 +124,7 @@ def _user_properties(maps: pa.MapArray) -> pa.MapArray:
 
 
 def _unique_keys(rows: pa.RecordBatch, queue: SourceQueue) -> list[str]:
-    keys = rows.column("uniqueKey")
+    keys = rows.column("messageId")
     bad = pc.or_(
         pc.greater(pc.binary_length(keys), UNIQUE_KEY_SIZE_MAX), pc.match_substring_regex(keys, "[ \x01\x02]")
     )

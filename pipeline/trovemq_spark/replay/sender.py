@@ -202,7 +202,7 @@ class QueueSender:
                 keys=chunk.keys[i] if chunk.keys else None,
                 tag=chunk.tags[i] if chunk.tags else None,
                 properties=chunk.properties[i] if chunk.properties else None,
-                unique_key=chunk.unique_keys[i] if chunk.unique_keys else None,
+                message_id=chunk.message_ids[i] if chunk.message_ids else None,
                 queue_id=self.state.target_queue_id,
                 broker=self.state.target_broker,
                 message_group=groups[i],

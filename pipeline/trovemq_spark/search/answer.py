@@ -15,7 +15,7 @@ _KEPT_MIN: Final = 4096
 _WAITING_BYTES_MAX: Final = 64 << 20
 _NOTES_MAX: Final = 100
 SOURCE_COLUMN: Final = "source"
-IDENTITY: Final = ("msgId", "topic", "queueId", "storeTimestamp")
+IDENTITY: Final = ("offsetMsgId", "topic", "queueId", "storeTimestamp")
 """The identity of a record: its place (store host and physical offset). Two stores that had the same address
 can have two records of one place; these differ in the other columns."""
 
@@ -28,7 +28,11 @@ class Answer:
     def __init__(self, limit: int, *, newest_first: bool) -> None:
         self._limit = limit
         direction = "descending" if newest_first else "ascending"
-        self._order = [("storeTimestamp", direction), ("physicalOffset", direction), ("msgId", direction)]
+        self._order = [
+            ("storeTimestamp", direction),
+            ("physicalOffset", direction),
+            ("offsetMsgId", direction),
+        ]
         self._rows = _SCHEMA.empty_table()
         self._waiting: list[pa.Table] = []
         self._waiting_count = self._waiting_bytes = 0

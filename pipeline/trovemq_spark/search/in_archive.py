@@ -81,7 +81,7 @@ def _selection(question: Question, physical_offset: int | None) -> Selection:
 def _piece(manifest: Manifest, entry: FileEntry, question: Question) -> FilePiece:
     if entry.is_damage:
         return FilePiece(manifest.place, entry.file, entry.bytes, is_damage=True)
-    if not (question.msg_id or question.unique_key or question.key):
+    if not (question.offset_msg_id or question.message_id or question.key):
         return FilePiece(manifest.place, entry.file, entry.bytes)
     with FileFilters(manifest.place, entry) as filters:
         groups = _row_groups(filters, question)
@@ -92,10 +92,10 @@ def _piece(manifest: Manifest, entry: FileEntry, question: Question) -> FilePiec
 def _row_groups(filters: FileFilters, question: Question) -> tuple[int, ...]:
     """The row groups that may have the requested ids and keys."""
     groups = set(range(filters.row_group_count))
-    for column, value in (("msgId", question.msg_id), ("uniqueKey", question.unique_key)):
+    for column, value in (("offsetMsgId", question.offset_msg_id), ("messageId", question.message_id)):
         if value and groups:
             groups &= filters.groups_with(column, [value])
     if question.key and groups:
         own = filters.groups_with(KEY_LIST, [key_word(question.key.encode()).decode()])
-        groups &= own | filters.groups_with("uniqueKey", [question.key])
+        groups &= own | filters.groups_with("messageId", [question.key])
     return tuple(sorted(groups))

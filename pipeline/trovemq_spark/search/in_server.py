@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _RECONNECT_TIMEOUT_MS: Final = 10_000
 _MESSAGES_AT_ONCE: Final = 1000
-# A broker without such a place treats the id as a unique key, which it may be configured not to look up.
+# A broker without such a place treats the id as a message id, which it may be configured not to look up.
 _NO_SUCH_ID: Final = (errors.MESSAGE_NOT_FOUND, errors.MESSAGE_ID_ILLEGAL, errors.INDEX_DISABLED)
 
 
@@ -41,8 +41,8 @@ class ServerPart:
         self._cluster.ask(self._ask)
 
     async def _ask(self, client: Client) -> None:
-        if self._question.msg_id:
-            await self._by_id(client, self._question.msg_id)
+        if self._question.offset_msg_id:
+            await self._by_id(client, self._question.offset_msg_id)
             return
         for topic in await self._topics(client):
             try:
@@ -59,9 +59,9 @@ class ServerPart:
         listed = await client.admin.list_topics(include_system=True)
         return sorted({topic.topic for topic in listed})
 
-    async def _by_id(self, client: Client, msg_id: str) -> None:
+    async def _by_id(self, client: Client, offset_msg_id: str) -> None:
         try:
-            answer = await client.get(msg_id)
+            answer = await client.get(offset_msg_id)
         except TroveError as error:
             if error.spec not in _NO_SUCH_ID:
                 raise
@@ -84,7 +84,7 @@ class ServerPart:
         found = client.query_all(
             topic,
             question.index_key,
-            type="unique" if question.unique_key else "key",
+            type="message_id" if question.message_id else "key",
             begin=question.begin_ms,
             end=question.end_ms,
         )

@@ -72,9 +72,9 @@ class StorePart:
             yield from self._at(offsets[begin : begin + _RECORDS_AT_ONCE])
 
     def _places(self) -> list[int]:
-        if self.question.msg_id:
+        if self.question.offset_msg_id:
             try:
-                return [decode_offset_msg_id(self.question.msg_id)[1]]
+                return [decode_offset_msg_id(self.question.offset_msg_id)[1]]
             except TroveError:
                 return []  # not an offsetMsgId: no row has it
         return [] if self.found is None else self.found.physical_offsets
@@ -116,7 +116,7 @@ class StorePart:
 
     def pieces(self) -> list[SegmentPiece]:
         """The pieces to read to the end."""
-        if self.question.msg_id:
+        if self.question.offset_msg_id:
             return []
         ranges = [(0, _ALL)]
         if self.found is not None:

@@ -34,9 +34,9 @@ class Question:
 
     topic: str = ""
     key: str = ""
-    """One of KEYS, or the unique key."""
-    unique_key: str = ""
-    msg_id: str = ""
+    """One of KEYS, or the message id."""
+    message_id: str = ""
+    offset_msg_id: str = ""
     """An offsetMsgId, upper case."""
     tag: str = ""
     begin_ms: int = 0
@@ -57,22 +57,22 @@ class Question:
 
     @property
     def physical_offset(self) -> int | None:
-        """Where a message with this msg_id is in its log; None: unknown. Raises TroveError if it is not an
-        id."""
-        return decode_offset_msg_id(self.msg_id)[1] if self.msg_id else None
+        """Where a message with this offset_msg_id is in its log; None: unknown. Raises TroveError if it is no
+        offsetMsgId."""
+        return decode_offset_msg_id(self.offset_msg_id)[1] if self.offset_msg_id else None
 
     @property
     def index_key(self) -> str:
         """The key to look up in the key index; "" if everything must be read."""
-        return self.unique_key or self.key
+        return self.message_id or self.key
 
     def columns(self) -> list[str]:
         """The columns that `matches` needs; at least one."""
         wanted = {
             "topic": self.topic,
             "keys": self.key,
-            "uniqueKey": self.key or self.unique_key,
-            "msgId": self.msg_id,
+            "messageId": self.key or self.message_id,
+            "offsetMsgId": self.offset_msg_id,
             "tags": self.tag,
             "storeTimestamp": self.has_times,
             "properties": self.property_name or " " in self.key,
@@ -95,13 +95,18 @@ class Question:
         return rows
 
     def _conditions(self, batch: pa.RecordBatch) -> list[pa.BooleanArray]:
-        equal = {"topic": self.topic, "uniqueKey": self.unique_key, "msgId": self.msg_id, "tags": self.tag}
+        equal = {
+            "topic": self.topic,
+            "messageId": self.message_id,
+            "offsetMsgId": self.offset_msg_id,
+            "tags": self.tag,
+        }
         found = [pc.equal(batch.column(name), pa.scalar(value)) for name, value in equal.items() if value]
         if self.key:
             found.append(
                 pc.or_kleene(
                     pc.match_substring(batch.column("keys"), self.key).fill_null(False),
-                    pc.equal(batch.column("uniqueKey"), pa.scalar(self.key)).fill_null(False),
+                    pc.equal(batch.column("messageId"), pa.scalar(self.key)).fill_null(False),
                 )
             )
         if self.has_times:
@@ -123,12 +128,12 @@ class Question:
         """Which of these rows, whose KEYS contain the text, have it as one of their keys."""
         chosen = pa.array(rows)
         keys = batch.column("keys").take(chosen).to_pylist()
-        unique_keys = batch.column("uniqueKey").take(chosen).to_pylist()
+        message_ids = batch.column("messageId").take(chosen).to_pylist()
         sizes = [None] * len(rows)
         if " " in self.key:
             properties = batch.column("properties").take(chosen)
             sizes = pc.map_lookup(properties, pa.scalar(PROPERTY_KEY_SIZES), "last").to_pylist()
-        each = zip(keys, unique_keys, sizes, strict=True)
+        each = zip(keys, message_ids, sizes, strict=True)
         return np.array([self.key == unique or self._is_of(own or "", size) for own, unique, size in each])
 
     def _is_of(self, keys: str, sizes: str | None) -> bool:

@@ -42,7 +42,7 @@ class Candidates:
 def candidates(
     files: ReadOnlyFileSystem, topics: Iterable[str], key: str, log_begin: int
 ) -> Candidates | None:
-    """The candidates for a key (or unique key) in these topics. None if the index cannot be used."""
+    """The candidates for a key (or message id) in these topics. None if the index cannot be used."""
     try:
         views = _views(files, log_begin)
         if not views:

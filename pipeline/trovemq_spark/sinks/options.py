@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NONE: Final = "none"
 DEDUP: Final = "dedup"
 QUERY_ID_SIZE_MAX: Final = 190
-"""Bytes: the unique key that begins with it has at most 255, with three numbers."""
+"""Bytes: the message id that begins with it has at most 255, with three numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ OPTIONS: Final = (
            "nameserver or broker, HOST:PORT; several with commas; required"),
     Option("topic", "topic", TEXT, "", "the topic of all rows; wins over the column topic"),
     Option("exactlyOnce", "exactly_once", choice(NONE, DEDUP), NONE,
-           "dedup: unique keys of query, batch, partition and row, the same in a repeated write"),
+           "dedup: message ids of query, batch, partition and row, the same in a repeated write"),
     Option("queryId", "query_id", TEXT, "",
-           "the beginning of dedup's unique keys; default: a stream's id, a new one for each batch write"),
+           "the beginning of dedup's message ids; default: a stream's id, a new one for each batch write"),
     Option("inFlightBytes", "in_flight_bytes", BYTES, "16m", "the most unacknowledged bytes of a task"),
     Option("deliveryTimeout", "delivery_timeout_ms", DURATION, "30s",
            "how long a message may wait for its acknowledgement, retries included"),
@@ -69,7 +69,7 @@ COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "queueId": ("int", ("int", "bigint", "smallint", "tinyint")),
     "delayLevel": ("int", ("int", "bigint", "smallint", "tinyint")),
     "shardingKey": ("string", ("string",)),
-    "uniqueKey": ("string", ("string",)),
+    "messageId": ("string", ("string",)),
 }
 """The columns that a row may have, their types in words and by Spark's names; only `body` must be there."""
 
@@ -118,7 +118,7 @@ def _check_query_id(query_id: str | None) -> None:
         len(query_id.encode()) > QUERY_ID_SIZE_MAX or any(c in query_id for c in " \x01\x02")
     ):
         raise option_error(
-            f"option queryId has at most {QUERY_ID_SIZE_MAX} bytes and no space: it begins unique keys",
+            f"option queryId has at most {QUERY_ID_SIZE_MAX} bytes and no space: it begins message ids",
             "queryId",
         )
 
@@ -144,10 +144,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise option_error("the column body (string or binary) is missing", "body")
     if options.topic is None and "topic" not in names:
         raise option_error("give the option topic, or a column topic", "topic")
-    if options.exactly_once == DEDUP and "uniqueKey" in names:
+    if options.exactly_once == DEDUP and "messageId" in names:
         raise option_error(
-            "exactlyOnce = dedup makes the unique keys: leave out the column uniqueKey, or the option",
-            "uniqueKey",
+            "exactlyOnce = dedup makes the message ids: leave out the column messageId, or the option",
+            "messageId",
         )
 
 

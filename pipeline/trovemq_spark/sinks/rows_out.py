@@ -43,7 +43,7 @@ class Chunk:
     keys: list[Any] | None = None
     tags: list[str | None] | None = None
     properties: list[dict[str, str]] | None = None
-    unique_keys: list[str] | None = None
+    message_ids: list[str] | None = None
     groups: list[str | None] | None = None
     """Sharding keys."""
     delays_seconds: list[int] | None = None
@@ -60,11 +60,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingPlan:
-    """The part that is the same for all rows of a partition. `unique_key_prefix`: makes deterministic unique
-    keys."""
+    """The part that is the same for all rows of a partition. `message_id_prefix`: makes deterministic message
+    ids."""
 
     topic: str | None = None
-    unique_key_prefix: str | None = None
+    message_id_prefix: str | None = None
 
 
 def chunks_of(batch: pa.RecordBatch, plan: OutgoingPlan, first_row: int) -> Iterator[Chunk]:
@@ -116,7 +116,7 @@ def _alike(columns: dict[str, pa.Array], plan: OutgoingPlan, count: int) -> Iter
 def _sizes(columns: dict[str, pa.Array], rows: Int64s) -> Int64s:
     """The approximate bytes of each record."""
     sizes: Int64s = pc.binary_length(columns["body"]).to_numpy().astype(np.int64) + RECORD_BYTES
-    for name in ("keys", "tags", "uniqueKey"):
+    for name in ("keys", "tags", "messageId"):
         if name in columns and _is_text(columns[name].type):
             sizes += pc.fill_null(pc.binary_length(columns[name]), 0).to_numpy()
     if "properties" in columns:
@@ -149,7 +149,7 @@ def _chunk(columns: dict[str, pa.Array], rows: Int64s, plan: OutgoingPlan, first
     keys, own, uniques, delays = (
         column("keys"),
         column("properties"),
-        column("uniqueKey"),
+        column("messageId"),
         column("delayLevel"),
     )
     numbers = rows + first_row
@@ -161,13 +161,13 @@ def _chunk(columns: dict[str, pa.Array], rows: Int64s, plan: OutgoingPlan, first
         keys=None if keys is None else key_values(keys),
         tags=None if tags is None else values(tags),
         properties=None if own is None else dicts(own),
-        unique_keys=None if uniques is None else [key or uuid.uuid4().hex for key in values(uniques)],
+        message_ids=None if uniques is None else [key or uuid.uuid4().hex for key in values(uniques)],
         groups=None if groups is None else values(groups),
     )
     if delays is not None and pc.any(pc.greater(delays, 0)).as_py():
         chunk.delays_seconds = [DELAY_LEVELS_SECONDS[level - 1] for level in delays.to_pylist()]
-    if plan.unique_key_prefix is not None:
-        chunk.unique_keys = numbered_keys(plan.unique_key_prefix, numbers)
+    if plan.message_id_prefix is not None:
+        chunk.message_ids = numbered_keys(plan.message_id_prefix, numbers)
     return chunk
 
 

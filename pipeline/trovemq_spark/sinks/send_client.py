@@ -114,7 +114,7 @@ class ChunkSender:
                 keys=chunk.keys[i] if chunk.keys else None,
                 tag=chunk.tags[i] if chunk.tags else None,
                 properties=chunk.properties[i] if chunk.properties else None,
-                unique_key=chunk.unique_keys[i] if chunk.unique_keys else None,
+                message_id=chunk.message_ids[i] if chunk.message_ids else None,
                 queue_id=chunk.queue_id,
                 message_group=chunk.groups[i] if chunk.groups else None,
                 deliver_after=delays[i] if delays and delays[i] else None,
@@ -136,7 +136,7 @@ async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = No
         keys=chunk.keys,
         tags=chunk.tags,
         properties=chunk.properties,
-        unique_keys=chunk.unique_keys,
+        message_ids=chunk.message_ids,
         queue_id=chunk.queue_id,
         broker=broker,
     )
@@ -162,7 +162,7 @@ def illegal_messages(chunk: Chunk, size_max: int) -> list[int]:
     for i in range(len(chunk)):
         try:
             block = message_properties(
-                chunk.unique_keys[i] if chunk.unique_keys else None,
+                chunk.message_ids[i] if chunk.message_ids else None,
                 chunk.keys[i] if chunk.keys else None,
                 chunk.tags[i] if chunk.tags else None,
                 chunk.properties[i] if chunk.properties else None,

@@ -1,10 +1,10 @@
 """The writer of format `trovemq`: rows to topics, batch and streaming, at least once.
 
-| exactlyOnce | unique key of a row            | effect of a task that runs again, or a replayed batch     |
+| exactlyOnce | message id of a row            | effect of a task that runs again, or a replayed batch     |
 |-------------|--------------------------------|-----------------------------------------------------------|
-| none        | column uniqueKey, or a new one | stores its messages again                                 |
-| dedup       | QUERY-BATCH-PARTITION-ROW      | the same unique keys again: a broker that deduplicates    |
-|             |                                | drops them; else readers recognise them by uniqueKey      |
+| none        | column messageId, or a new one | stores its messages again                                 |
+| dedup       | QUERY-BATCH-PARTITION-ROW      | the same message ids again: a broker that deduplicates    |
+|             |                                | drops them; else readers recognise them by messageId      |
 
 QUERY is the option queryId; else a stream's own id (it is kept in its checkpoint), and a new one for each
 batch write. A repeated partition must have its rows in the same order, as with our own sources. Within a
@@ -48,7 +48,7 @@ BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 NOT_DEDUPLICATED: Final = (
     "exactlyOnce = dedup: not every topic that was written to is deduplicated, by one broker (its option "
     "deduplicate). There a message that is written again (a task that failed, a batch that is replayed) "
-    "is stored again, with the same uniqueKey, by which readers can recognise it"
+    "is stored again, with the same messageId, by which readers can recognise it"
 )
 
 

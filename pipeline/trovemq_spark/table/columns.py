@@ -75,8 +75,8 @@ def arrow_batch(
         "size": lambda: pa.array(batch.sizes.astype(np.int32)),
         "keys": lambda: _joined([scan.values(PROPERTY_KEYS) for scan in scans], pa.string()),
         "tags": lambda: _joined([scan.values(PROPERTY_TAGS) for scan in scans], pa.string()),
-        "uniqueKey": lambda: _joined([scan.values(PROPERTY_UNIQ_KEY) for scan in scans], pa.string()),
-        "msgId": lambda: _offset_msg_ids(batch),
+        "messageId": lambda: _joined([scan.values(PROPERTY_UNIQ_KEY) for scan in scans], pa.string()),
+        "offsetMsgId": lambda: _offset_msg_ids(batch),
         "body": lambda: _bodies(batch, body_size_max, undecodable, inflated),
         "properties": lambda: _joined([scan.maps() for scan in scans], PROPERTIES_TYPE),
         "bornTimestamp": lambda: _times(batch.born_timestamps),
@@ -98,7 +98,7 @@ def arrow_batch(
 
 
 def _has_properties(names: Sequence[str]) -> bool:
-    return not {"keys", "tags", "uniqueKey", "properties"}.isdisjoint(names)
+    return not {"keys", "tags", "messageId", "properties"}.isdisjoint(names)
 
 
 def _joined(parts_made: list[pa.Array], kind: pa.DataType) -> pa.Array:

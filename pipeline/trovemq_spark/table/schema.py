@@ -8,8 +8,8 @@
 | queueOffset               | bigint             | null in a row of the column `damage`                      |
 | physicalOffset            | bigint             | place in the log, bytes                                   |
 | size                      | int                | of the record, bytes                                      |
-| keys, tags, uniqueKey     | string             | null if it has none; keys separated by a space            |
-| msgId                     | string             | offsetMsgId: hexadecimal store host and physical offset   |
+| keys, tags, messageId     | string             | null if it has none; keys separated by a space            |
+| offsetMsgId               | string             | offsetMsgId: hexadecimal store host and physical offset   |
 | body                      | binary             | as the application sent it (decompressed)                 |
 | properties                | map<string,string> | all properties except RocketMQ's CRC of the record        |
 | bornTimestamp             | timestamp          | UTC                                                       |
@@ -49,8 +49,8 @@ BASE_COLUMNS: Final[dict[str, pa.DataType]] = {
     "size": pa.int32(),
     "keys": pa.string(),
     "tags": pa.string(),
-    "uniqueKey": pa.string(),
-    "msgId": pa.string(),
+    "messageId": pa.string(),
+    "offsetMsgId": pa.string(),
     "body": pa.binary(),
     "properties": PROPERTIES_TYPE,
     "bornTimestamp": TIMESTAMP,

@@ -83,11 +83,11 @@ def check_tag(tag: str) -> str:
 
 def check_unique_key(unique_key: str) -> str:
     """The unique key itself. Raises TroveError UNIQUE_KEY_ILLEGAL."""
-    size = len(_utf8(unique_key, errors.UNIQUE_KEY_ILLEGAL, "unique_key"))
+    size = len(_utf8(unique_key, errors.UNIQUE_KEY_ILLEGAL, "message_id"))
     if not 1 <= size <= UNIQUE_KEY_SIZE_MAX or any(c in unique_key for c in " \x01\x02"):
         raise TroveError(
             errors.UNIQUE_KEY_ILLEGAL,
-            f"the unique key {unique_key[:300]!r} is empty, longer than {UNIQUE_KEY_SIZE_MAX} bytes"
+            f"the message id {unique_key[:300]!r} is empty, longer than {UNIQUE_KEY_SIZE_MAX} bytes"
             " or has a space, 0x01 or 0x02",
         )
     return unique_key

@@ -134,7 +134,7 @@ class FakeClient:
         keys: Sequence[str] = (),
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
-        unique_key: str | None = None,
+        message_id: str | None = None,
         queue_id: int | None = None,
         broker: str | None = None,
         **extras: Any,
@@ -146,7 +146,7 @@ class FakeClient:
                 topic, -1, -1, -1, "", "KEY", "disk", FIRST_TIMESTAMP, self.brokers[0], "PUT_OK", "HANDLE"
             )
         queue = self._queue(topic, queue_id or 0, broker)
-        key = unique_key or f"UNIQUE{self.stored:028}"
+        key = message_id or f"UNIQUE{self.stored:028}"
         block = {"UNIQ_KEY": key, **(properties or {})}
         block |= {"KEYS": " ".join(keys)} if keys else {}
         block |= {"TAGS": tag} if tag else {}
@@ -166,7 +166,7 @@ class FakeClient:
             queue_offset=len(queue),
             physical_offset=self.physical_offset,
             offset_msg_id=encode_offset_msg_id(STORE_HOST, PhysicalOffset(self.physical_offset)),
-            unique_key=key,
+            message_id=key,
             durability="disk",
             store_timestamp=FIRST_TIMESTAMP + self.stored,
             broker=self.brokers[0],
@@ -201,7 +201,7 @@ class FakeClient:
         return sorted(messages, key=lambda message: -message.physical_offset)
 
     async def get(self, identifier: str, *, topic: str | None = None, broker: str | None = None) -> Found:
-        for kind, name in (("offset_msg_id", "offset_msg_id"), ("unique_key", "unique_key")):
+        for kind, name in (("offset_msg_id", "offset_msg_id"), ("message_id", "message_id")):
             found = [message for message in self._all() if getattr(message, name) == identifier]
             if found:
                 return Found(kind, tuple(found))
@@ -228,7 +228,7 @@ class FakeClient:
 
     async def query(self, topic: str, key: str, **options: Any) -> Page:
         self.calls.append(("query", options))
-        names = {"key": "keys", "unique": "unique_key", "tag": "tags"}
+        names = {"key": "keys", "message_id": "message_id", "tag": "tags"}
         matching = []
         for message in self._all():
             value = getattr(message, names[options["type"]])
@@ -357,7 +357,7 @@ class FakeProducer:
         keys: Sequence[Sequence[str]] | None = None,
         tags: Sequence[str | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
-        unique_keys: Sequence[str],
+        message_ids: Sequence[str],
         **place: Any,
     ) -> list[SendReceipt]:
         if self.client.refused_body in bodies:
@@ -369,7 +369,7 @@ class FakeProducer:
                 keys=keys[i] if keys else (),
                 tag=tags[i] if tags else None,
                 properties=properties[i] if properties else None,
-                unique_key=unique_keys[i],
+                message_id=message_ids[i],
                 **place,
             )
             for i, body in enumerate(bodies)

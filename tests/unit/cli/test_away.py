@@ -64,12 +64,12 @@ def test_the_lag_of_a_replica_is_said_once_beside_all_its_answers() -> None:
     written: Any = Written()
     away = Away(written)
     for lag_ms in (40, 41):
-        away.note(GetAnswer("unique_key", (), replica=ReplicaLag(7, lag_ms)))
-    away.note(GetAnswer("unique_key", ()))
+        away.note(GetAnswer("message_id", (), replica=ReplicaLag(7, lag_ms)))
+    away.note(GetAnswer("message_id", ()))
     assert written.notes == {"replica": {"lagBytes": 7, "lagMs": 41}}
     assert written.remarks == ["from a replica, whose lag is 40 ms"]
     other: Any = Written()
-    Away(other).note(GetAnswer("unique_key", (), replica=ReplicaLag(None, None)))
+    Away(other).note(GetAnswer("message_id", (), replica=ReplicaLag(None, None)))
     assert other.remarks == ["from a replica, whose lag is not known yet"]
 
 

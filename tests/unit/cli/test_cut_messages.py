@@ -90,7 +90,7 @@ def test_each_message_is_sent_once_with_what_its_sender_gave_it(run: Any, cut: A
         ("c", 50, "sent"),
     ]
     first = sent(cut)[0]
-    assert [one["unique_key"] for one in sent(cut)] == ["U1", "U3", "U4"]
+    assert [one["message_id"] for one in sent(cut)] == ["U1", "U3", "U4"]
     assert (first["topic"], first["body"], first["keys"], first["tag"]) == (
         "orders",
         b"body 10",
@@ -127,7 +127,7 @@ def test_a_message_that_is_refused_is_named_and_the_others_are_sent(
     ran = run("--json", "cluster", "cut-records", "--resend", "--yes")
     failed = [one for one in ran.objects if one["error"]]
     assert [(one["offset"], one["error"]) for one in failed] == [(40, "NOT_ENOUGH_REPLICAS")]
-    assert [one["unique_key"] for one in sent(cut)] == ["U1", "U4"]
+    assert [one["message_id"] for one in sent(cut)] == ["U1", "U4"]
 
 
 def test_nothing_is_sent_without_a_yes(run: Any, cut: Any) -> None:

@@ -27,7 +27,7 @@ def resent(groups: Any) -> list[list[int]]:
 def test_list_shows_the_message_and_where_it_came_from(run: Any, letters: Any) -> None:
     ran = run("--json", "dlq", "list", "billing", "--max", "2", "--offset", "7")
     first, second = ran.objects
-    assert (first["offset"], first["originTopic"], first["uniqKey"], second["offset"]) == (
+    assert (first["offset"], first["originTopic"], first["messageId"], second["offset"]) == (
         7,
         "orders",
         "U7",

@@ -15,11 +15,11 @@ from trovemq_proto.records import decode_message, encode_record
 DELIVERY = 1_800_000_000_123
 
 
-def waiting(unique_key: str, keys: str = "k", store_timestamp: int = 5) -> DelayedMessage:
+def waiting(message_id: str, keys: str = "k", store_timestamp: int = 5) -> DelayedMessage:
     record = encode_record(
         "rmq_sys_wheel_timer",
         b"later",
-        properties={"UNIQ_KEY": unique_key, "KEYS": keys, "REAL_TOPIC": "orders"},
+        properties={"UNIQ_KEY": message_id, "KEYS": keys, "REAL_TOPIC": "orders"},
         store_timestamp=store_timestamp,
     )
     return DelayedMessage(decode_message(record), "orders", DELIVERY, "HANDLE", "broker-a")
@@ -79,8 +79,8 @@ def test_a_query_shows_what_waits_with_state_and_time(run: Any) -> None:
 
 def test_a_query_by_unique_key_or_time_takes_only_what_it_asks_for(run: Any) -> None:
     run.client.groups.delayed = [waiting("U1", keys="U2"), waiting("U2"), waiting("U2", store_timestamp=99)]
-    found = run("--json", "query", "orders", "U2", "--type", "unique", "--end", "50").objects
-    assert [one["uniqKey"] for one in found] == ["U2"]
+    found = run("--json", "query", "orders", "U2", "--type", "message-id", "--end", "50").objects
+    assert [one["messageId"] for one in found] == ["U2"]
 
 
 def test_tags_and_later_pages_do_not_ask_for_what_waits(run: Any) -> None:

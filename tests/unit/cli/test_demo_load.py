@@ -81,7 +81,7 @@ class FakeStore:
         return None
 
     async def send_batch(self, bodies: Sequence[bytes], **columns: Any) -> list[None]:
-        keys = columns["unique_keys"]
+        keys = columns["message_ids"]
         assert (
             len(bodies)
             == len(keys)
@@ -104,7 +104,7 @@ def check_whole(store: FakeStore) -> None:
     stored = [key for queue in store.queues for key in queue]
     assert len(stored) == len(set(stored)) == len(ROWS)
     for queue_id, queue in enumerate(store.queues):
-        assert queue == [row.unique_key for row in ROWS if row.queue_id == queue_id]
+        assert queue == [row.message_id for row in ROWS if row.queue_id == queue_id]
 
 
 async def run_load(store: Any) -> load.Loaded:
@@ -144,7 +144,7 @@ def test_a_hole_in_the_middle_and_strangers_in_the_topic_are_no_hindrance() -> N
         loaded = await run_load(store)
         assert (loaded.found, loaded.sent) == (before, len(ROWS) - before)
         stored = [key for queue in store.queues for key in queue if key != "a-stranger"]
-        assert sorted(stored) == [row.unique_key for row in ROWS]
+        assert sorted(stored) == [row.message_id for row in ROWS]
 
     asyncio.run(scenario())
 

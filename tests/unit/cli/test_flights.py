@@ -75,7 +75,7 @@ def test_rows_of_one_tail_number_stay_on_one_queue_and_na_is_not_a_key(messages:
 
 def test_a_unique_key_names_its_row() -> None:
     for row_number in (0, 42, flights.FLIGHT_COUNT - 1):
-        assert flights.row_number_of(flights.unique_key(row_number)) == row_number
+        assert flights.row_number_of(flights.message_id(row_number)) == row_number
 
 
 @pytest.mark.parametrize(

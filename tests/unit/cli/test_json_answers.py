@@ -32,7 +32,7 @@ def test_send_prints_exactly_its_eight_fields(run: Any) -> None:
         "a",
         "--key",
         "b",
-        "--id",
+        "--message-id",
         "my-id",
         "--property",
         "x=1=2",
@@ -46,7 +46,7 @@ def test_send_prints_exactly_its_eight_fields(run: Any) -> None:
             "queueOffset": 0,
             "commitLogOffset": 0,
             "offsetMsgId": "7F00000100001F910000000000000000",
-            "uniqKey": "my-id",
+            "messageId": "my-id",
             "durability": "disk",
             "copies": 1,
         }
@@ -90,7 +90,7 @@ def test_a_message_has_exactly_the_manifests_field_names(run: Any) -> None:
     send_many(run, 1, "--key", "k")
     (message,) = run("--json", "get", "orders", "0", "0").objects
     ordinary = next(m for m in manifest if "keys" in m and "tags" in m and "storedBody" not in m)
-    assert set(message) == set(ordinary)
+    assert set(message) == set(ordinary) - {"msgId", "uniqKey"} | {"messageId"}
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_get_by_each_kind_of_identifier(run: Any) -> None:
     send_many(run, 3)
     by_place = run("--json", "get", "orders", "0", "1").objects
     by_offset_msg_id = run("--json", "get", by_place[0]["offsetMsgId"])
-    by_unique_key = run("--json", "get", by_place[0]["uniqKey"])
+    by_unique_key = run("--json", "get", by_place[0]["messageId"])
     assert by_offset_msg_id.objects == by_unique_key.objects == by_place
     assert by_offset_msg_id.note == {"kind": "offset_msg_id"}
-    assert by_unique_key.note == {"kind": "unique_key"}
+    assert by_unique_key.note == {"kind": "message_id"}
     absent = run("--json", "get", "nothing")
     assert (absent.code, absent.out, absent.note["error"]) == (1, b"", "MESSAGE_NOT_FOUND")
 
@@ -190,7 +190,7 @@ def test_query_stops_at_max_with_a_cursor_that_continues(run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key_type", "key", "expected"),
-    [("tag", "paid", 4), ("tag", "k", 0), ("unique", "k", 0), ("key", "k", 4)],
+    [("tag", "paid", 4), ("tag", "k", 0), ("message-id", "k", 0), ("key", "k", 4)],
 )
 def test_query_by_type(run: Any, key_type: str, key: str, expected: int) -> None:
     send_many(run, 4, "--key", "k")

@@ -32,11 +32,20 @@ def test_json_lines_have_keys_tag_and_id_in_their_fields(
     file.write_text(
         '{"id": 7, "customer": "c1", "kind": "paid"}\n{"id": 8, "customer": "c2", "kind": "new"}\n'
     )
-    line = ("--key-field", "id", "--key-field", "customer", "--tag-field", "kind", "--id-field", "customer")
+    line = (
+        "--key-field",
+        "id",
+        "--key-field",
+        "customer",
+        "--tag-field",
+        "kind",
+        "--message-id-field",
+        "customer",
+    )
     assert run("produce", "orders", str(file), *line).code == 0
     found = stored(client)
     assert [json.loads(m.body)["id"] for m in found] == [7, 8]
-    assert [(m.keys, m.tags, m.unique_key) for m in found] == [
+    assert [(m.keys, m.tags, m.message_id) for m in found] == [
         (("7", "c1"), "paid", "c1"),
         (("8", "c2"), "new", "c2"),
     ]
@@ -91,7 +100,7 @@ def test_what_pull_prints_can_be_sent_again(run: Any, client: FakeClient) -> Non
     first, second = stored(client)
     assert (second.body, second.keys, second.tags) == (first.body, first.keys, first.tags)
     assert second.user_properties == first.user_properties == {"a": "b"}
-    assert second.unique_key != first.unique_key
+    assert second.message_id != first.message_id
 
 
 def test_a_failure_says_how_many_are_stored_and_the_next_call_continues(
@@ -108,7 +117,7 @@ def test_a_failure_says_how_many_are_stored_and_the_next_call_continues(
     client.refused_body = b"none"
     assert run(*line).objects == [{"topic": "orders", "messages": 2500 - done, "skipped": done}]
     assert [m.body for m in stored(client)] == [str(number).encode() for number in range(2500)]
-    assert len({m.unique_key for m in stored(client)}) == 2500
+    assert len({m.message_id for m in stored(client)}) == 2500
     assert run(*line).objects == [{"topic": "orders", "messages": 0, "skipped": 2500}]
 
 
@@ -122,7 +131,7 @@ def test_what_was_in_flight_when_it_was_killed_has_the_same_unique_keys(
     state.write_text(json.dumps(kept | {"messages": 1}))
     assert run("produce", "orders", str(file), "--resume", str(state)).code == 0
     _, second, again = stored(client)
-    assert (second.body, second.unique_key) == (again.body, again.unique_key)
+    assert (second.body, second.message_id) == (again.body, again.message_id)
 
 
 def test_a_position_of_something_else_is_refused(run: Any, tmp_path: Path) -> None:

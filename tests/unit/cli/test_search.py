@@ -47,15 +47,28 @@ def asked(client: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[s
 
 
 def test_every_condition_reaches_the_client(run: Any, asked: Any) -> None:
-    options = ["--key", "a", "--key", "b", "--key-prefix", "c", "--id", "d", "--id-prefix", "e", "--tag", "f"]
+    options = [
+        "--key",
+        "a",
+        "--key",
+        "b",
+        "--key-prefix",
+        "c",
+        "--message-id",
+        "d",
+        "--message-id-prefix",
+        "e",
+        "--tag",
+        "f",
+    ]
     ran = run("--json", "search", "orders", *options, "--property", "g=h=i", "--any", "--begin", "5")
     assert ran.code == 0
     assert asked[0]["where"] == Where.any_of(
         Where.key("a"),
         Where.key("b"),
         Where.key_prefix("c"),
-        Where.unique_id("d"),
-        Where.unique_id_prefix("e"),
+        Where.message_id("d"),
+        Where.message_id_prefix("e"),
         Where.tag("f"),
         Where.property("g", "h=i"),
     )

@@ -22,7 +22,7 @@ COPY = MessageCopy(
     physical_offset=4096,
     size=200,
     offset_msg_id="AB" * 16,
-    unique_key="UNIQUE",
+    message_id="UNIQUE",
     keys="a b",
     tag="paid",
     born_timestamp=STORED_MS - 5,
@@ -105,7 +105,7 @@ def test_json_has_an_object_for_each_copy_event_and_status(run: Any, reported: A
         4096,
         "AB" * 16,
     )
-    assert (copy["uniqKey"], copy["storeTimestamp"], copy["tags"]) == ("UNIQUE", STORED_MS, "paid")
+    assert (copy["messageId"], copy["storeTimestamp"], copy["tags"]) == ("UNIQUE", STORED_MS, "paid")
     assert (event["kind"], event["clientId"], event["until"]) == ("delivered", "client-1", STORED_MS + 30_000)
     assert (status["reason"], status["blockedBy"], status["nextOffset"], status["consumed"]) == (
         "in-flight",
@@ -164,7 +164,7 @@ def test_an_answer_that_is_not_whole_says_what_is_missing(run: Any, reported: An
 
 
 def test_each_message_with_the_key_has_tables_of_its_own(run: Any, reported: Any) -> None:
-    second = replace(COPY, message=2, unique_key="", broker="broker-b")
+    second = replace(COPY, message=2, message_id="", broker="broker-b")
     reported["answer"] = MessageTrack(
         (COPY, second),
         (EVENT, replace(EVENT, message=2, kind="renewed", count=3)),

@@ -44,7 +44,7 @@ class VerifyClient(FakeClient):
         return self.producers[-1]
 
     def _is_hidden(self, way: str, message: Message) -> bool:
-        return message.unique_key in self.hidden.get(way, ())
+        return message.message_id in self.hidden.get(way, ())
 
     async def get(self, identifier: str, *, topic: str | None = None, broker: str | None = None) -> Found:
         if identifier in self.wrong:
@@ -104,7 +104,7 @@ class Run:
                 writer.end({})
 
     def names(self, *numbers: int) -> list[str]:
-        return [CONTENT.unique_key(0, number) for number in numbers]
+        return [CONTENT.message_id(0, number) for number in numbers]
 
     def append(self, record: bytes) -> None:
         """One more record at the end of the queue."""
@@ -134,7 +134,7 @@ def changed(record: bytes, **changes: Any) -> bytes:
 
 def entry_of(number: int, outcome: str, sequence: int, message: Message | None = None) -> LedgerEntry:
     body_hash = sha256(CONTENT.body(0, number)).digest()
-    shared = (outcome, CONTENT.unique_key(0, number), CONTENT.key(number), body_hash, *PLACE, 0, sequence, 1)
+    shared = (outcome, CONTENT.message_id(0, number), CONTENT.key(number), body_hash, *PLACE, 0, sequence, 1)
     if message is None:
         return LedgerEntry(*shared, error="BROKER_UNREACHABLE")
     return LedgerEntry(*shared, message.queue_offset, message.offset_msg_id, "disk", message.store_timestamp)
@@ -146,7 +146,7 @@ def stored(client: FakeClient, number: int) -> Message:
         "orders",
         CONTENT.body(0, number),
         keys=[CONTENT.key(number)],
-        unique_key=CONTENT.unique_key(0, number),
+        message_id=CONTENT.message_id(0, number),
         queue_id=0,
     )
     receipt = asyncio.run(sending)
@@ -176,7 +176,7 @@ def found(report: dict[str, Any]) -> dict[str, list[str]]:
     """Unique keys of the faults by kind; the counts must agree."""
     by_kind: dict[str, list[str]] = {}
     for fault in report["faults"]:
-        by_kind.setdefault(fault["kind"], []).append(fault["uniqKey"])
+        by_kind.setdefault(fault["kind"], []).append(fault["messageId"])
     assert {kind: len(names) for kind, names in by_kind.items()} == {k: report[k] for k in KINDS if report[k]}
     return {kind: sorted(names) for kind, names in by_kind.items()}
 
@@ -254,7 +254,7 @@ def test_below_the_first_offset_is_lost_unless_it_may_have_expired(run: CommandL
     [
         ({"body": b"other"}, ["bodySha256"]),
         ({"properties": {"KEYS": "other"}}, ["keys"]),
-        ({"properties": {"UNIQ_KEY": "other"}}, ["uniqKey"]),
+        ({"properties": {"UNIQ_KEY": "other"}}, ["messageId"]),
         ({"physical_offset": 999_999}, ["offsetMsgId"]),
         ({"body": b"other", "properties": {"KEYS": "k"}}, ["keys", "bodySha256"]),
     ],
@@ -352,7 +352,7 @@ def test_what_was_under_way_when_the_verifier_was_killed_is_not_a_phantom(
     assert found(check(run, planted, ended=False)) == {"duplicated": sorted(planted.names(5, 100))}
 
 
-@pytest.mark.parametrize(("way", "by"), [("offset_msg_id", "offsetMsgId"), ("unique_key", "uniqKey")])
+@pytest.mark.parametrize(("way", "by"), [("offset_msg_id", "offsetMsgId"), ("message_id", "messageId")])
 def test_a_message_that_one_look_up_misses_is_lost(way: str, by: str, run: CommandLine, planted: Run) -> None:
     planted.client.hidden[way] = set(planted.names(5))
     report = check(run, planted)
@@ -377,7 +377,7 @@ def test_a_record_that_a_look_up_cannot_read_is_altered(run: CommandLine, plante
 
 def test_two_acknowledgements_of_one_place_are_a_loss(run: CommandLine, planted: Run) -> None:
     planted.entries.append(
-        replace(planted.entries[5], unique_key=CONTENT.unique_key(0, 99), body_hash=bytes(32), sequence=6)
+        replace(planted.entries[5], message_id=CONTENT.message_id(0, 99), body_hash=bytes(32), sequence=6)
     )
     planted.entries[6] = replace(planted.entries[6], sequence=7)
     planted.entries[7] = replace(planted.entries[7], sequence=7)
@@ -393,7 +393,7 @@ def test_an_identifier_that_finds_another_message_is_altered(run: CommandLine, p
     planted.client.wrong[planted.entries[5].offset_msg_id] = planted.queue[6]
     report = check(run, planted)
     assert found(report) == {"altered": planted.names(5)}
-    assert "uniqKey" in report["faults"][0]["differing"]
+    assert "messageId" in report["faults"][0]["differing"]
 
 
 def test_another_body_in_the_answer_to_a_key_is_altered(run: CommandLine, planted: Run) -> None:
@@ -437,7 +437,7 @@ def duplicate(queue: list[bytes], number: int) -> None:
 
 
 def make_up(queue: list[bytes], number: int) -> None:
-    name, body = CONTENT.unique_key(3, number), b"made up"
+    name, body = CONTENT.message_id(3, number), b"made up"
     queue.append(changed(queue[number], queue_offset=len(queue), body=body, properties={"UNIQ_KEY": name}))
 
 
@@ -470,7 +470,7 @@ def test_every_fault_of_any_set_is_found_under_its_own_name(plan: list[str], ste
         if kind != "none":
             FAULTS[kind](queue, number)
             producer = 3 if kind == "phantom" else 0
-            expected.setdefault(kind, set()).add(CONTENT.unique_key(producer, number))
+            expected.setdefault(kind, set()).add(CONTENT.message_id(producer, number))
     evidence = Evidence(RunHeader("orders", CONTENT, 1, {PLACE: 0}, 1))
     evidence.load(entries, lambda _: None)
     evidence.loaded(ended=True)
@@ -482,7 +482,7 @@ def test_every_fault_of_any_set_is_found_under_its_own_name(plan: list[str], ste
     evidence.settle()
     named: dict[str, set[str]] = {}
     for fault in evidence.findings.faults():
-        named.setdefault(str(fault["kind"]), set()).add(str(fault["uniqKey"]))
+        named.setdefault(str(fault["kind"]), set()).add(str(fault["messageId"]))
     evidence.close()
     assert evidence.findings.counts == {kind: plan.count(kind) for kind in KINDS}
     assert all(named.get(kind, set()) <= names for kind, names in expected.items())

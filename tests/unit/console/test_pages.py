@@ -493,7 +493,7 @@ def test_one_message_is_opened_at_once_by_id_place_or_key() -> None:
     with console(cluster) as browser:
         for text in (
             last.offset_msg_id,
-            str(last.unique_key),
+            str(last.message_id),
             "orders/0/1",
             "orders 0 1",
             "order-1",

@@ -165,7 +165,7 @@ def test_help_of_every_job_names_its_settings(capsys: pytest.CaptureFixture[str]
         ("--store x", "--store"),
         ("search --server nowhere", "'nowhere' is not HOST:PORT. See "),
         ("search --store x --set order=new", "Did you mean newest? See "),
-        ("search --store x --set msg_id=12", "msg_id is 32 or 56 hexadecimal digits"),
+        ("search --store x --set offset_msg_id=12", "offset_msg_id is 32 or 56 hexadecimal digits"),
         ("archive --store x --out y --set mode=strict", "mode=strict is not known"),
         ("audit --store x --set checks=que", "did you mean 'queues'"),
         ("replay --set dry_run=yes --set rate=-1", "below 0"),
@@ -204,7 +204,7 @@ def test_help_does_not_import_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "unique_key" in done.stdout
+    assert "message_id" in done.stdout
 
 
 # --- reports ----------------------------------------------------------------------------------------------

@@ -27,10 +27,10 @@ NAMES = (
 ROW = st.fixed_dictionaries(
     {
         "queueOffset": st.integers(0, 1 << 40),
-        "msgId": TEXT,
+        "offsetMsgId": TEXT,
         "keys": st.none() | st.lists(TEXT, min_size=1, max_size=3).map(" ".join),
         "tags": st.none() | TEXT,
-        "uniqueKey": st.none() | TEXT | st.sampled_from(["", "a b", "x" * 256]),
+        "messageId": st.none() | TEXT | st.sampled_from(["", "a b", "x" * 256]),
         "body": st.binary(max_size=9),
         "properties": st.none() | st.dictionaries(NAMES, TEXT, max_size=5),
         "born": st.integers(0, 1 << 41),
@@ -68,7 +68,7 @@ def test_a_message_keeps_the_users_properties_and_names_its_origin(
     chunk = replayed(batch, queue, "run-1", ("target", 2))
     assert (chunk.topic, chunk.queue_id, chunk.delays_seconds) == ("target", 2, None)
     assert chunk.properties is not None
-    assert chunk.unique_keys is not None
+    assert chunk.message_ids is not None
     for i, row in enumerate(rows[begin:]):
         own = row["properties"] or {}
         kept = {
@@ -81,7 +81,7 @@ def test_a_message_keeps_the_users_properties_and_names_its_origin(
             "TOPIC": "orders",
             "QUEUE": "5",
             "OFFSET": str(row["queueOffset"]),
-            "MSG_ID": row["msgId"],
+            "MSG_ID": row["offsetMsgId"],
             "BORN_TIMESTAMP": str(row["born"]),
             "STORE_TIMESTAMP": str(row["stored"]),
         } | ({"BROKER": broker} if broker else {})
@@ -91,10 +91,10 @@ def test_a_message_keeps_the_users_properties_and_names_its_origin(
         keys = chunk.keys[i] if chunk.keys else None
         assert (keys if keys is None or isinstance(keys, str) else " ".join(keys)) == row["keys"]
         assert (chunk.groups[i] if chunk.groups else None) == own.get("__SHARDINGKEY")
-        check_unique_key(chunk.unique_keys[i])
-        if row["uniqueKey"] and " " not in row["uniqueKey"] and len(row["uniqueKey"]) < 256:
-            assert chunk.unique_keys[i] == row["uniqueKey"]
-        message_properties(chunk.unique_keys[i], keys, row["tags"], chunk.properties[i])
+        check_unique_key(chunk.message_ids[i])
+        if row["messageId"] and " " not in row["messageId"] and len(row["messageId"]) < 256:
+            assert chunk.message_ids[i] == row["messageId"]
+        message_properties(chunk.message_ids[i], keys, row["tags"], chunk.properties[i])
     sizes = record_sizes(batch)
     for size, body, properties in zip(sizes.tolist(), chunk.bodies, chunk.properties, strict=True):
         assert size >= len(body) + sum(len(name) + len(text) + 2 for name, text in properties.items())
@@ -126,7 +126,7 @@ def test_only_messages_of_this_run_and_queue_are_its_own(
 @given(queues=st.lists(SOURCES, max_size=12))
 def test_a_sorted_batch_is_cut_where_its_queues_change(queues: list[SourceQueue]) -> None:
     queues = sorted(queues)
-    row = {"queueOffset": 0, "msgId": "m", "body": b"", "born": 0, "stored": 0}
+    row = {"queueOffset": 0, "offsetMsgId": "m", "body": b"", "born": 0, "stored": 0}
     rows: list[dict[str, Any]] = [row | {"queueOffset": i} for i in range(len(queues))]
     found = list(by_queue(batch_of(rows, queues)))
     assert [queue for queue, _ in found] == sorted(set(queues))

@@ -41,7 +41,7 @@ def rows_of(report: Report) -> list[dict[str, Any]]:
 
 
 def found(report: Report) -> list[str]:
-    return [row["msgId"] for row in rows_of(report)]
+    return [row["offsetMsgId"] for row in rows_of(report)]
 
 
 def check_all(messages: list[Message], places: dict[str, Any], seed: int, count: int) -> None:
@@ -124,7 +124,7 @@ def test_a_damaged_record_is_reported_and_the_answer_is_not_complete(tmp_path: P
     everything = search(store=str(store), limit=10_000)
     assert not everything.facts["complete"]
     assert any(f"at {victim.physical_offset}:" in note for note in everything.notes)
-    by_id = search(store=str(store), msg_id=victim.offset_msg_id)
+    by_id = search(store=str(store), offset_msg_id=victim.offset_msg_id)
     assert not by_id.facts["complete"]
     assert not found(by_id)
 
@@ -156,7 +156,7 @@ def test_places_that_the_archive_could_not_read_are_reported(tmp_path: Path) -> 
         assert not report.facts["complete"], wanted
         assert [note.partition(":")[0] for note in report.notes[:2]] == [f"at {at}" for at in places]
     for number, message in enumerate(messages):
-        report = search(archive=archive, msg_id=message.offset_msg_id)
+        report = search(archive=archive, offset_msg_id=message.offset_msg_id)
         assert bool(found(report)) == bool(report.facts["complete"]) == (number not in (2, 6))
 
 
@@ -201,8 +201,8 @@ def test_segments_removed_before_they_were_archived_are_reported(tmp_path: Path)
     assert not report.facts["complete"]
     assert f"the archive has nothing of [{begin}, {end}) of the log" in report.notes
     gone = next(m for m in messages if begin <= m.physical_offset < end)
-    assert not search(archive=archive, msg_id=gone.offset_msg_id).facts["complete"]
-    assert search(archive=archive, msg_id=messages[0].offset_msg_id).facts["complete"]
+    assert not search(archive=archive, offset_msg_id=gone.offset_msg_id).facts["complete"]
+    assert search(archive=archive, offset_msg_id=messages[0].offset_msg_id).facts["complete"]
 
 
 def test_a_topic_that_is_nowhere_is_reported(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_missing_segments_are_reported(tmp_path: Path) -> None:
 def test_rows_have_all_of_a_message(tmp_path: Path) -> None:
     store = unpack("small", tmp_path)
     for message in living_messages(store)[::5]:
-        (row,) = rows_of(search(store=str(store), msg_id=message.offset_msg_id))
+        (row,) = rows_of(search(store=str(store), offset_msg_id=message.offset_msg_id))
         assert row["properties"] == message.properties
         assert (row["bornTimestamp"], row["storeTimestamp"]) == (
             message.born_timestamp,

@@ -82,7 +82,7 @@ def test_every_option_has_its_tables_default_and_is_known_in_any_case() -> None:
         ({"topic": "t"}, "body binary, properties string", "map<string,string>"),
         ({"topic": "t"}, "body binary, keys array<int>", "array<string>"),
         ({"topic": "t"}, "body binary, queueId double", "expected int"),
-        ({"topic": "t", "exactlyOnce": "dedup"}, "body binary, uniqueKey string", "leave out"),
+        ({"topic": "t", "exactlyOnce": "dedup"}, "body binary, messageId string", "leave out"),
     ],
 )
 def test_a_wrong_option_or_column_is_refused_saying_what_is_accepted(
@@ -139,12 +139,12 @@ ROW = st.fixed_dictionaries(
         "keys": st.none() | st.lists(TEXT, min_size=1, max_size=3).map(" ".join),
         "properties": st.none() | st.dictionaries(TEXT, TEXT, max_size=3),
         "queueId": st.none() | st.integers(0, 2),
-        "uniqueKey": st.none() | TEXT,
+        "messageId": st.none() | TEXT,
         "shardingKey": st.none() | TEXT,
     }
 )
 SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("topic", "tags", "keys", "uniqueKey", "shardingKey")]
+    [(name, pa.string()) for name in ("topic", "tags", "keys", "messageId", "shardingKey")]
     + [("body", pa.binary()), ("properties", pa.map_(pa.string(), pa.string())), ("queueId", pa.int32())]
 )
 
@@ -172,8 +172,8 @@ def test_each_row_is_in_one_chunk_as_it_was_and_in_order_within_its_queue(
                 "tags": chunk.tags[i] if chunk.tags else None,
                 "keys": keys if keys is None or isinstance(keys, str) else " ".join(keys),
                 "properties": (chunk.properties[i] if chunk.properties else None) or {},
-                "uniqueKey": chunk.unique_keys[i]
-                if chunk.unique_keys and rows[number - first]["uniqueKey"]
+                "messageId": chunk.message_ids[i]
+                if chunk.message_ids and rows[number - first]["messageId"]
                 else None,
                 "shardingKey": chunk.groups[i] if chunk.groups else None,
             }
@@ -212,12 +212,12 @@ def test_the_bytes_of_properties_are_those_of_the_block_that_is_written(
 def test_deterministic_unique_keys_depend_on_the_row_not_on_its_batch() -> None:
     rows = [{"body": b"%d" % i, "topic": "one"} for i in range(10)]
     plan = OutgoingPlan(None, "query-7-3")
-    whole = [key for chunk in chunks_of(arrow(rows), plan, 0) for key in chunk.unique_keys or []]
+    whole = [key for chunk in chunks_of(arrow(rows), plan, 0) for key in chunk.message_ids or []]
     halves = [
         key
         for start in (0, 5)
         for chunk in chunks_of(arrow(rows[start : start + 5]), plan, start)
-        for key in chunk.unique_keys or []
+        for key in chunk.message_ids or []
     ]
     assert whole == halves == [f"query-7-3-{i:012d}" for i in range(10)]
 

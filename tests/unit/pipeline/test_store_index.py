@@ -36,7 +36,7 @@ def check_answers(store: Path) -> None:
         arguments = SearchArguments(store=str(store), key=key, limit=10_000)
         rows = run(None, arguments, NoProgress()).facts["rows"]
         assert isinstance(rows, list)
-        assert [row["msgId"] for row in rows] == expected(messages, arguments)
+        assert [row["offsetMsgId"] for row in rows] == expected(messages, arguments)
 
 
 def part_of(store: Path) -> StorePart:

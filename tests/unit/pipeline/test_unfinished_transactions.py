@@ -149,7 +149,7 @@ def test_jobs_leave_it_out_and_say_so(tmp_path: Path) -> None:
     assert any(note.startswith(said) for note in report.notes)
     store = str(tmp_path / "store")
     ids = [encode_offset_msg_id(bytes(8), row["physicalOffset"]) for row in log.rows]
-    found = [search(None, SearchArguments(store=store, msg_id=one), NoProgress()) for one in ids]
+    found = [search(None, SearchArguments(store=store, offset_msg_id=one), NoProgress()) for one in ids]
     assert [one.facts["rowCount"] for one in found] == [1, 1, 1, 0, 0]
     checked = audit(OneProcess(NoProgress()), AuditArguments(str(tmp_path / "store" / "commitlog")))
     assert (checked.facts["records"], checked.facts["commitLogMaxOffset"]) == (3, begin)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio
         ({"properties": {"a": 1}}, errors.PROPERTY_ILLEGAL),
         ({"properties": {1: "a"}}, errors.PROPERTY_ILLEGAL),
         ({"properties": [("a", "b")]}, errors.PROPERTY_ILLEGAL),
-        ({"unique_key": 3}, errors.UNIQUE_KEY_ILLEGAL),
+        ({"message_id": 3}, errors.UNIQUE_KEY_ILLEGAL),
         ({"message_group": 3}, errors.MESSAGE_GROUP_ILLEGAL),
         ({"ordering_key": 3}, errors.REQUEST_ILLEGAL),
         ({"priority": "3"}, errors.PROPERTY_ILLEGAL),
@@ -58,7 +58,7 @@ async def test_an_int_among_the_keys_or_properties_was_a_type_error(
         ({"properties": [{"a": 1}, None]}, errors.PROPERTY_ILLEGAL),
         ({"properties": {"a": 1}}, errors.PROPERTY_ILLEGAL),
         ({"properties": ["a", "b"]}, errors.PROPERTY_ILLEGAL),
-        ({"unique_keys": [1, 2]}, errors.UNIQUE_KEY_ILLEGAL),
+        ({"message_ids": [1, 2]}, errors.UNIQUE_KEY_ILLEGAL),
     ],
 )
 async def test_a_column_of_another_type_is_named(

@@ -47,7 +47,7 @@ async def test_what_may_succeed_later_is_tried_again(broker: FakeServer, connect
     receipt = await client.send("orders", b"x")
     assert receipt.queue_offset == 0
     assert len(broker.frames) == 4
-    assert len({message.unique_key for message in broker.messages()}) == 1
+    assert len({message.message_id for message in broker.messages()}) == 1
 
 
 async def test_attempts_are_bounded(broker: FakeServer, connect: Connect) -> None:
@@ -201,7 +201,7 @@ async def test_unless_that_is_wanted(broker: FakeServer, connect: Connect) -> No
             await asyncio.sleep(0.001)
         await broker.start()
         await waiting
-    assert len({message.unique_key for message in broker.messages()}) == 1
+    assert len({message.message_id for message in broker.messages()}) == 1
     assert len(broker.frames) == 2
 
 

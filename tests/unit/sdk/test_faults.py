@@ -134,7 +134,7 @@ async def test_what_a_broken_connection_lost_comes_again(broker: FakeServer, con
 async def test_sends_are_doubled_late_and_in_doubt(broker: FakeServer, connect: Connect) -> None:
     client: Client = await connect(broker, faults=Faults(duplicates=1.0, slow_disk=1.0, slow_disk_ms=20))
     begin = asyncio.get_running_loop().time()
-    await client.send("orders", b"twice", unique_key="one")
+    await client.send("orders", b"twice", message_id="one")
     assert asyncio.get_running_loop().time() - begin >= 0.02 - EARLY_S
     assert [message.body for message in broker.messages()] == [b"twice", b"twice"]
     doubtful = await connect(broker, faults=Faults(lost_answers=1.0))

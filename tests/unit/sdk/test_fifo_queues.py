@@ -325,20 +325,20 @@ async def test_a_message_with_a_unique_key_goes_to_one_broker(
 ) -> None:
     """Also while that broker is away: another one would store the message again."""
     client = await connect(nameserver, send_attempts_max=2)
-    first = {key: (await client.send("orders", b"x", unique_key=key)).broker for key in map(str, range(20))}
+    first = {key: (await client.send("orders", b"x", message_id=key)).broker for key in map(str, range(20))}
     assert set(first.values()) == {"b1", "b2"}
     nameserver.set_routes(broker.route({"orders": 4}))
     routes = client._pool.routes
     assert await routes.wait_until(lambda: len(routes.state.brokers) == 1, 30)
     for key, name in first.items():
         if name == "b1":
-            assert (await client.send("orders", b"x", unique_key=key)).broker == name
+            assert (await client.send("orders", b"x", message_id=key)).broker == name
         else:
             with pytest.raises(TroveError) as failed:
-                await client.send("orders", b"x", unique_key=key)
+                await client.send("orders", b"x", message_id=key)
             assert failed.value.spec is errors.BROKER_NOT_FOUND
             with pytest.raises(TroveError):
-                await client.producer("orders").send_batch([b"x"], unique_keys=[key])
+                await client.producer("orders").send_batch([b"x"], message_ids=[key])
     assert {(await client.send("orders", b"x")).broker for _ in range(4)} == {"b1"}
 
 

@@ -78,7 +78,7 @@ def test_a_line_is_one_json_object_with_rocketmqs_names(tmp_path: Path) -> None:
         "topic": "orders",
         "broker": "a",
         "queueId": 0,
-        "uniqKey": "U3",
+        "messageId": "U3",
         "keys": "key",
         "bodySha256": "00" * 32,
         "producer": 0,
@@ -190,7 +190,7 @@ def test_a_ledger_is_never_overwritten_and_must_be_there_to_be_read(tmp_path: Pa
 
 def test_messages_follow_from_the_seed_and_differ_from_one_another() -> None:
     content, same, other = RunContent(7, 100, 10), RunContent(7, 100, 10), RunContent(8, 100, 10)
-    names = [content.unique_key(producer, number) for producer in range(12) for number in range(120)]
+    names = [content.message_id(producer, number) for producer in range(12) for number in range(120)]
     assert len(set(names)) == len(names)
     assert len({content.key(number) for number in range(120)}) == 10
     assert content.body(1, 2) == same.body(1, 2)

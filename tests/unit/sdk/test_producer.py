@@ -29,8 +29,8 @@ async def test_a_message_arrives_as_it_was_sent(broker: FakeServer, connect: Con
     assert (message.topic, message.queue_id, message.body) == ("orders", 2, b"body")
     assert (message.keys, message.tags) == (("a", "b"), "paid")
     assert message.properties["colour"] == "red"
-    assert message.unique_key == receipt.unique_key
-    assert len(receipt.unique_key) == 34
+    assert message.message_id == receipt.message_id
+    assert len(receipt.message_id) == 34
     assert (receipt.topic, receipt.queue_id, receipt.queue_offset) == ("orders", 2, 0)
     assert (receipt.durability, receipt.status, receipt.broker) == ("disk", "PUT_OK", "b1")
     assert receipt.offset_msg_id == encode_offset_msg_id(pack_host(broker.address), LOG_ORIGIN)
@@ -68,7 +68,7 @@ async def test_messages_sent_together_share_a_frame(broker: FakeServer, connect:
     receipts = await asyncio.gather(*(client.send("orders", b"%d" % i) for i in range(50)))
     assert [len(broker.frames), broker.streams] == [2, 1]
     assert [message.body for message in broker.messages()[1:]] == [b"%d" % i for i in range(50)]
-    assert len({receipt.unique_key for receipt in receipts}) == 50
+    assert len({receipt.message_id for receipt in receipts}) == 50
     assert [receipt.queue_offset for receipt in receipts] == list(
         range(receipts[0].queue_offset, receipts[0].queue_offset + 50)
     )
@@ -213,7 +213,7 @@ async def test_send_batch_is_one_frame_of_columns(broker: FakeServer, connect: C
     assert [message.keys for message in messages] == [(f"k{i}",) for i in range(500)]
     assert {message.tags for message in messages} == {"t"}
     assert len(broker.frames) == 1
-    assert receipt.unique_keys == [message.unique_key for message in messages]
+    assert receipt.message_ids == [message.message_id for message in messages]
     assert receipt.queue_offsets.tolist() == list(range(500))
     assert receipt.physical_offsets.tolist() == [item.physical_offset for item in receipt]
     assert receipt[-1] == list(receipt)[499]
@@ -234,7 +234,7 @@ async def test_a_batch_over_the_broker_s_limit_is_split(broker: FakeServer, conn
     assert len(receipt) == 100
     assert [item.queue_offset for item in receipt] == receipt.queue_offsets.tolist()
     assert [receipt[i].physical_offset for i in range(100)] == receipt.physical_offsets.tolist()
-    assert [receipt[i].unique_key for i in range(100)] == receipt.unique_keys
+    assert [receipt[i].message_id for i in range(100)] == receipt.message_ids
 
 
 async def test_a_split_batch_says_which_part_is_stored(broker: FakeServer, connect: Connect) -> None:
@@ -249,10 +249,10 @@ async def test_a_split_batch_says_which_part_is_stored(broker: FakeServer, conne
     broker.on_frame = refuse_second
     async with client.producer("orders") as producer:
         with pytest.raises(PartialBatchError) as failure:
-            await producer.send_batch([bytes(1_000)] * 6, unique_keys=[f"u{i}" for i in range(6)])
+            await producer.send_batch([bytes(1_000)] * 6, message_ids=[f"u{i}" for i in range(6)])
     assert failure.value.spec is errors.STORE_FAILED
     stored = [f"u{i}" for i in failure.value.indexes]
-    assert failure.value.receipts.unique_keys == stored
+    assert failure.value.receipts.message_ids == stored
     assert 0 < len(stored) < 6
 
 
@@ -262,7 +262,7 @@ async def test_a_split_batch_says_which_part_is_stored(broker: FakeServer, conne
         ({"keys": ["a b"]}, errors.KEY_ILLEGAL),
         ({"keys": "a\x01"}, errors.KEY_ILLEGAL),
         ({"tag": "a|b"}, errors.TAG_ILLEGAL),
-        ({"unique_key": "a b"}, errors.UNIQUE_KEY_ILLEGAL),
+        ({"message_id": "a b"}, errors.UNIQUE_KEY_ILLEGAL),
         ({"properties": {"KEYS": "x"}}, errors.PROPERTY_ILLEGAL),
         ({"properties": {"x": "y" * 40_000}}, errors.PROPERTIES_SIZE_EXCEEDED),
         ({"body": bytes((4 << 20) + 1)}, errors.MESSAGE_SIZE_EXCEEDED),

@@ -180,7 +180,7 @@ async def test_one_broker_only(
     FakeIndex(broker, [1])
     FakeIndex(other, [2])
     client = await connect(nameserver)
-    answer = await client.query("orders", "k", broker="b2", type="unique", begin=5, end=6)
+    answer = await client.query("orders", "k", broker="b2", type="message_id", begin=5, end=6)
     assert times_of(answer.messages) == [2]
     (request,) = other.queries
     assert (request.type, request.begin, request.end) == (query_pb2.UNIQUE, 5, 6)
@@ -283,7 +283,7 @@ async def test_a_unique_key_may_be_on_both(
     serve(other, query_pb2.UNIQUE_KEY, 5)
     client = await connect(nameserver)
     found = await client.get("A" * 34, topic="orders")
-    assert (found.kind, times_of(found.messages)) == ("unique_key", [9, 5, 1])
+    assert (found.kind, times_of(found.messages)) == ("message_id", [9, 5, 1])
     assert broker.gets[0].topic == "orders"
 
 

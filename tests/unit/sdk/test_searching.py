@@ -130,12 +130,12 @@ async def test_pages_of_all_brokers_are_one_answer_in_the_order_of_time(
             break
         cursor = answer.cursor
     everything = [decode_message(record) for records in brokers.records.values() for record in records]
-    assert {m.unique_key for m in found} == {m.unique_key for m in everything}
+    assert {m.message_id for m in found} == {m.message_id for m in everything}
     assert len(found) == len(everything)
     times_found = [message.store_timestamp for message in found]
     assert times_found == sorted(times_found, reverse=newest_first)
     at_once = [m async for m in searches.search_all(question(newest_first), page_size, None)]
-    assert [m.unique_key for m in at_once] == [m.unique_key for m in found]
+    assert [m.message_id for m in at_once] == [m.message_id for m in found]
 
 
 async def test_an_answer_has_the_longest_lag_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,14 +156,14 @@ async def test_a_broker_that_does_not_answer_makes_the_answer_incomplete(
     searches = Searches(brokers.pool)
     brokers.down.add("b1")
     answer = await searches.search(question(), 10, None, None, explain=False)
-    assert ([m.unique_key for m in answer.messages], answer.complete) == (["b0-1", "b0-0"], False)
+    assert ([m.message_id for m in answer.messages], answer.complete) == (["b0-1", "b0-0"], False)
     assert answer.unreachable == ("b1",)
     with pytest.raises(TroveError, match="no answer from b1") as incomplete:
         [m async for m in searches.search_all(question(), 10, None)]
     assert incomplete.value.spec is errors.BROKER_UNREACHABLE
     brokers.down.clear()
     rest = await searches.search(question(), 10, answer.cursor, None, explain=False)
-    assert ([m.unique_key for m in rest.messages], rest.complete) == (["b1-0"], True)
+    assert ([m.message_id for m in rest.messages], rest.complete) == (["b1-0"], True)
 
 
 async def test_a_topic_that_no_broker_has_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,8 +219,8 @@ async def test_conditions_are_combined_by_what_was_given() -> None:
     assert combined(Where.tag("t"), key=["a", "b"]) == Where.all_of(
         Where.tag("t"), Where.key("a"), Where.key("b")
     )
-    assert combined(None, unique_id="a", unique_id_prefix="b", match="any") == Where.any_of(
-        Where.unique_id("a"), Where.unique_id_prefix("b")
+    assert combined(None, message_id="a", message_id_prefix="b", match="any") == Where.any_of(
+        Where.message_id("a"), Where.message_id_prefix("b")
     )
     assert combined(None, properties={"p": "v"}, tag="t") == Where.all_of(
         Where.tag("t"), Where.property("p", "v")

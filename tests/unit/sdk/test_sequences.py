@@ -21,7 +21,7 @@ def frames(broker: FakeServer) -> list[list[tuple[str, int]]]:
     """Of each frame, its messages: unique key and number."""
     return [
         [
-            (message.unique_key or "", int(message.properties["TROVEMQ_SEQUENCE"]))
+            (message.message_id or "", int(message.properties["TROVEMQ_SEQUENCE"]))
             for message in RecordBatch.split(frame.records).messages()
         ]
         for frame in broker.frames

@@ -58,7 +58,7 @@ def batch_of(kinds: Sequence[str], form: RecordForm, owner: Owner) -> tuple[Sing
         if kind.endswith("a tag"):
             key, block = property_block(tag="paid")
         elif kind == "with its key":
-            key, block = property_block(unique_key=f"own-{number}")
+            key, block = property_block(message_id=f"own-{number}")
         if kind.startswith("cancelled"):
             waiter.cancel()
         batch.add(b"body %d" % number, block, key, waiter, 100 + number)
@@ -115,7 +115,7 @@ def test_its_frame_has_the_records_of_those_who_wait(kinds: list[str], form: Rec
         batch.answered(AppendOutcome(5, "PUT_OK", None, 20, 1000, len(left), 1, "disk", host, "b"))
         assert owner.done == [batch]
         got = [waiters[number].result() for number in left]
-        assert [receipt.unique_key for receipt in got] == keys
+        assert [receipt.message_id for receipt in got] == keys
         assert [receipt.queue_offset for receipt in got] == list(range(20, 20 + len(left)))
         ends = [1000 + sum(batch.sizes[:index]) for index in range(len(left))]
         assert [receipt.physical_offset for receipt in got] == ends

@@ -30,7 +30,7 @@ def test_the_receipt_of_a_message_alone_in_its_frame(place: int, ipv6: bool, gap
         queue_offset=9,
         physical_offset=place,
         offset_msg_id=encode_offset_msg_id(host, PhysicalOffset(place)),
-        unique_key="K",
+        message_id="K",
         durability="disk",
         store_timestamp=1_700,
         broker="broker-a",
@@ -107,7 +107,7 @@ def test_the_receipts_of_a_frame_are_those_of_its_records(place: int, ipv6: bool
     sizes = list(range(100, 100 + count))
     frame = FrameReceipt("orders", 3, sizes, [f"K{i}" for i in range(count)], outcome)
     assert frame.receipts() == [frame.receipt(i, offset) for i, offset in enumerate(frame.physical_offsets)]
-    columns = FrameReceipt("orders", 3, np.array(sizes), frame.unique_keys, outcome)
+    columns = FrameReceipt("orders", 3, np.array(sizes), frame.message_ids, outcome)
     assert columns.receipts() == frame.receipts()
 
 

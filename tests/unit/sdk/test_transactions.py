@@ -241,9 +241,9 @@ def delay_ms(server: FakeServer) -> int:
 async def test_deliver_at_is_kept_to_the_millisecond(broker: FakeServer, connect: Connect) -> None:
     client = await connect(broker)
     time = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-    receipt = await client.send("orders", b"a", deliver_at=time, unique_key="my-key")
+    receipt = await client.send("orders", b"a", deliver_at=time, message_id="my-key")
     assert delivery_ms(broker) == round(time.timestamp() * 1000)
-    assert (receipt.recall_handle, receipt.unique_key) == ("handle-my-key", "my-key")
+    assert (receipt.recall_handle, receipt.message_id) == ("handle-my-key", "my-key")
     assert (receipt.queue_id, receipt.physical_offset, receipt.transaction_id) == (-1, -1, "")
 
 
@@ -352,23 +352,23 @@ async def test_what_may_have_been_stored_is_sent_again_only_where_that_is_wanted
             assert failure.value.fields["in_doubt"] == "true"
 
 
-@pytest.mark.parametrize("unique_key", [None, "order-1"])
+@pytest.mark.parametrize("message_id", [None, "order-1"])
 async def test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id(
-    broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect, unique_key: str | None
+    broker: FakeServer, other: FakeServer, nameserver: FakeServer, connect: Connect, message_id: str | None
 ) -> None:
     answers = [later()] * 3
     for server in (broker, other):
         server.deferred.hooks["SendDelayed"] = lambda request: answers.pop() if answers else None
     client = await connect(nameserver)
     async with client.producer("orders", idempotent=True) as producer:
-        receipt = await producer.send(b"a", deliver_after=5, unique_key=unique_key)
+        receipt = await producer.send(b"a", deliver_after=5, message_id=message_id)
     requests = {
         server.name: [request.message for request in server.deferred.requests("SendDelayed")]
         for server in (broker, other)
     }
     (sent,) = filter(None, requests.values())
     assert len(requests[receipt.broker]) == len(sent) == 4
-    assert {message.unique_key for message in sent} == {unique_key or receipt.unique_key}
+    assert {message.message_id for message in sent} == {message_id or receipt.message_id}
     assert not any(dict(message.properties) for message in sent), "it has no number"
 
 

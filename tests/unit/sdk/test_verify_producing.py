@@ -49,13 +49,13 @@ class Store:
         return self.producers[-1]
 
     async def send(
-        self, topic: str, body: bytes, *, keys: list[str], unique_key: str, queue_id: int, broker: str
+        self, topic: str, body: bytes, *, keys: list[str], message_id: str, queue_id: int, broker: str
     ) -> SendReceipt:
         queue = self.queues.setdefault((broker, queue_id), [])
-        queue.append(unique_key)
+        queue.append(message_id)
         offset = len(queue) - 1
         return SendReceipt(
-            topic, queue_id, offset, offset, f"id{offset}", unique_key, "disk", 1, broker, "PUT_OK"
+            topic, queue_id, offset, offset, f"id{offset}", message_id, "disk", 1, broker, "PUT_OK"
         )
 
 
@@ -108,11 +108,11 @@ def test_every_queue_gets_its_part_and_every_line_is_right(tmp_path: Path) -> No
     outcome = produced(store, tmp_path / "l", producers=2)
     assert sorted(store.queues) == PLACES
     for entry in outcome.entries:
-        assert store.queues[entry.broker, entry.queue_id][entry.queue_offset] == entry.unique_key
+        assert store.queues[entry.broker, entry.queue_id][entry.queue_offset] == entry.message_id
     for producer in (0, 1):
         own = [entry for entry in outcome.entries if entry.producer == producer]
-        assert [entry.unique_key for entry in own] == [
-            content.unique_key(producer, i) for i in range(len(own))
+        assert [entry.message_id for entry in own] == [
+            content.message_id(producer, i) for i in range(len(own))
         ]
         assert [entry.keys for entry in own] == [content.key(i) for i in range(len(own))]
         assert [entry.sequence for entry in own] == list(range(len(own)))
@@ -121,11 +121,11 @@ def test_every_queue_gets_its_part_and_every_line_is_right(tmp_path: Path) -> No
 def test_a_send_in_doubt_is_written_as_unknown_and_sent_again(tmp_path: Path) -> None:
     store = Store([UNKNOWN_STORED, STORED, UNKNOWN_NOT])
     outcome = produced(store, tmp_path / "l")
-    unknown, names = outcome.of("unknown"), [e.unique_key for e in outcome.of("acknowledged")]
+    unknown, names = outcome.of("unknown"), [e.message_id for e in outcome.of("acknowledged")]
     assert outcome.summary.unknown == len(unknown) == 2
     assert {entry.error for entry in unknown} == {"BROKER_UNREACHABLE"}
     assert {entry.queue_offset for entry in unknown} == {-1}
-    assert {entry.unique_key for entry in unknown} <= set(names)
+    assert {entry.message_id for entry in unknown} <= set(names)
     assert len(names) == len(set(names)) == outcome.summary.sent
     copies = Counter(name for queue in store.queues.values() for name in queue)
     assert [count for count in copies.values() if count > 1] == [2]
@@ -150,7 +150,7 @@ def test_an_answer_that_leaves_it_open_is_unknown(spec: errors.ErrorSpec, tmp_pa
 
 def test_of_a_batch_that_is_stored_in_part_the_rest_is_sent_again(tmp_path: Path) -> None:
     outcome = produced(Store([STORED, HALF]), tmp_path / "l", rate=5_000)
-    names = [entry.unique_key for entry in outcome.of("acknowledged")]
+    names = [entry.message_id for entry in outcome.of("acknowledged")]
     assert outcome.summary.unknown == len(outcome.of("unknown")) > 0
     assert len(names) == len(set(names)) == outcome.summary.sent
 
@@ -158,7 +158,7 @@ def test_of_a_batch_that_is_stored_in_part_the_rest_is_sent_again(tmp_path: Path
 def test_a_message_whose_copies_were_late_counted_as_acknowledged(tmp_path: Path) -> None:
     outcome = produced(Store([STORED, LATE]), tmp_path / "l", rate=5_000)
     late = outcome.of("unknown")
-    names = [entry.unique_key for entry in outcome.of("acknowledged")]
+    names = [entry.message_id for entry in outcome.of("acknowledged")]
     assert {entry.error for entry in late} == {"REPLICA_TIMEOUT"}
     assert outcome.summary.unknown == len(late) > 0
     assert len(names) == len(set(names)) == outcome.summary.sent, "each was sent again"
@@ -171,7 +171,7 @@ def test_while_nothing_is_acknowledged_nothing_new_is_made(tmp_path: Path) -> No
     outcome = produced(Store(away), tmp_path / "l", rate=1_000, seconds=20)
     assert len(outcome.of("refused")) >= 400
     assert outcome.summary.acknowledged == outcome.summary.sent
-    first_messages = {entry.unique_key for entry in outcome.of("refused")}
+    first_messages = {entry.message_id for entry in outcome.of("refused")}
     assert len(first_messages) < 1_000, f"{BATCHES_IN_FLIGHT_MAX} batches at most"
     assert outcome.summary.sent < 15_000, "the time without a broker is not made up for"
     assert outcome.ended

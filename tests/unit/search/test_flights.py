@@ -48,7 +48,7 @@ SETTINGS = StoreSettings(
 
 def encoded(message: FlightMessage) -> bytes:
     properties = {
-        "UNIQ_KEY": message.unique_key,
+        "UNIQ_KEY": message.message_id,
         "KEYS": " ".join(message.keys),
         "TAGS": message.tag,
         **message.properties,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support import fork_server
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
-from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack
+from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack, with_rocketmqs_ids
 from trovemq_broker.cluster_config.owner import begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table_file import BACKUP_PATH, PATH
@@ -103,7 +103,8 @@ def test_sizes_are_inferred(golden: Path) -> None:
 
 def test_every_message_one_a_line(golden: Path) -> None:
     answer = run("export", "--store", golden)
-    assert (answer.code, answer.lines) == (0, load_manifest(golden.name)["messages"])
+    found = [*map(with_rocketmqs_ids, answer.lines)]
+    assert (answer.code, found) == (0, load_manifest(golden.name)["messages"])
 
 
 def test_golden_stores_have_nothing_to_find(golden: Path) -> None:
@@ -214,7 +215,9 @@ def test_a_damaged_record_is_named_and_skipped(small: Path) -> None:
     answer = run("export", "--store", small)
     assert answer.code == 1
     assert f"commitlog/{0:020d} at {offset}" in answer.errors
-    assert answer.lines == [m for m in load_manifest("small")["messages"] if m != victim]
+    assert [*map(with_rocketmqs_ids, answer.lines)] == [
+        m for m in load_manifest("small")["messages"] if m != victim
+    ]
 
 
 Harm = Callable[[Path], tuple[str, int]]
@@ -402,7 +405,8 @@ def test_readable_lines(small: Path) -> None:
 def test_as_a_process(small: Path) -> None:
     command = [sys.executable, "-m", "trovemq_broker.tools", "export", "--store", str(small)]
     done = fork_server.run(command, check=True)
-    assert [json.loads(line) for line in done.stdout.splitlines()] == load_manifest("small")["messages"]
+    found = [with_rocketmqs_ids(json.loads(line)) for line in done.stdout.splitlines()]
+    assert found == load_manifest("small")["messages"]
     assert done.stderr == b""
 
 

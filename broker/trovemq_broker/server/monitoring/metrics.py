@@ -387,7 +387,7 @@ class BrokerCollector(Collector):
 _TREES: Final = {
     "producers_numbered": "Idempotent producers that are known.",
     "tree_lag_bytes": "Bytes of the log that are not in the sorted trees yet: searches scan them.",
-    "unique_ids_waiting": "Unique keys in memory, not yet in their tree.",
+    "unique_ids_waiting": "Message ids in memory, not yet in their tree.",
     "tree_bytes": "Bytes of the sorted trees on disk.",
     "tree_records": "Records that were entered into the sorted trees since the start.",
     "trees_quarantined": "1 if the sorted trees could not be trusted at the start and are rebuilt.",

@@ -282,10 +282,10 @@ class Groups:
     async def resend_dead_letters(
         self, group: str, offsets: Sequence[int], *, broker: str | None = None
     ) -> list[ResentDeadLetter]:
-        """Sends dead letters to their original topic again, with their keys, tags, properties and unique key.
+        """Sends dead letters to their original topic again, with their keys, tags, properties and message id.
 
         Each is sent once: a letter that was sent before has `again` in its result, which names that copy.
-        (This needs a unique key, and a broker with a key index, which is the default.) The dead letters
+        (This needs a message id, and a broker with a key index, which is the default.) The dead letters
         themselves stay. A letter that cannot be sent has its error in its own result.
 
         Args:
@@ -339,8 +339,8 @@ class Groups:
         Args:
             client_id: The consumer's client id (`members`).
             group: Its group.
-            message: An offsetMsgId, or a unique key.
-            topic: Narrows a unique key to one topic.
+            message: An offsetMsgId, or a message id.
+            topic: Narrows a message id to one topic.
             timeout_ms: How long the client may take, 1 to 60,000.
             broker: Asks this broker only.
 
@@ -389,7 +389,7 @@ class Groups:
     async def find_delayed(
         self, topic: str, key: str, *, broker: str | None = None
     ) -> tuple[BrokerAnswers[DelayedMessage], bool]:
-        """The messages with a key (or unique key) that wait for their delivery time, soonest first.
+        """The messages with a key (or message id) that wait for their delivery time, soonest first.
 
         Returns:
             The messages, and whether these are all.

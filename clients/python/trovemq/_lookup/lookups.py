@@ -42,13 +42,13 @@ class Lookups:
         topic: str | None = None,
         broker: str | None = None,
     ) -> GetAnswer:
-        """The message of an offsetMsgId, or all messages with a unique key; says which it was.
+        """The message of an offsetMsgId, or all messages with a message id; says which it was.
 
         The broker that advertises the address in an offsetMsgId is asked first, then all others.
 
         Args:
-            id: An offsetMsgId or a unique key.
-            topic: Narrows a unique key to one topic.
+            id: An offsetMsgId or a message id.
+            topic: Narrows a message id to one topic.
             broker: Asks this broker only.
 
         Raises:
@@ -69,8 +69,8 @@ class Lookups:
         """The track of a message: its copies, its timeline, and why each group has not consumed it yet.
 
         Args:
-            id: An offsetMsgId, a unique key, or a place: (topic, queue id, queue offset).
-            topic: Narrows a unique key to the messages of one topic.
+            id: An offsetMsgId, a message id, or a place: (topic, queue id, queue offset).
+            topic: Narrows a message id to the messages of one topic.
             broker: Asks this broker only.
 
         Returns:
@@ -117,8 +117,8 @@ class Lookups:
 
         Args:
             topic: The topic.
-            key: The key, unique key or tag.
-            type: `key`, `unique` or `tag`.
+            key: The key, message id or tag.
+            type: `key`, `message_id` or `tag`.
             begin: Earliest store time, epoch ms.
             end: Latest store time, epoch ms.
             max: The most messages of this page, 1 to 10,000.
@@ -150,8 +150,8 @@ class Lookups:
 
         Args:
             topic: The topic.
-            key: The key, unique key or tag.
-            type: `key`, `unique` or `tag`.
+            key: The key, message id or tag.
+            type: `key`, `message_id` or `tag`.
             begin: Earliest store time, epoch ms.
             end: Latest store time, epoch ms.
             page_size: The most messages of a page, 1 to 10,000.
@@ -174,8 +174,8 @@ class Lookups:
         *,
         key: str | Sequence[str] | None = None,
         key_prefix: str | Sequence[str] | None = None,
-        unique_id: str | Sequence[str] | None = None,
-        unique_id_prefix: str | Sequence[str] | None = None,
+        message_id: str | Sequence[str] | None = None,
+        message_id_prefix: str | Sequence[str] | None = None,
         tag: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         match: Literal["all", "any"] = "all",
@@ -195,8 +195,8 @@ class Lookups:
             where: Conditions, combined by `&` and `|` (`Where.key("42") | Where.tag("paid")`).
             key: One of the message's keys. Several values are several conditions; so for the next arguments.
             key_prefix: The beginning of one of its keys.
-            unique_id: Its unique id.
-            unique_id_prefix: The beginning of its unique id.
+            message_id: Its id.
+            message_id_prefix: The beginning of its id.
             tag: Its tag.
             properties: Values of properties that the topic declares as indexed.
             match: Whether all conditions must be met, or any; without conditions every message answers.
@@ -223,8 +223,8 @@ class Lookups:
             where,
             key=key,
             key_prefix=key_prefix,
-            unique_id=unique_id,
-            unique_id_prefix=unique_id_prefix,
+            message_id=message_id,
+            message_id_prefix=message_id_prefix,
             tag=tag,
             properties=properties,
             match=match,

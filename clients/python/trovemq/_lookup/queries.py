@@ -29,12 +29,12 @@ from trovemq_proto.records import (
 
 MESSAGES_MAX = 10_000  # of one answer
 TIME_MAX = (1 << 63) - 1
-KINDS = ("key", "unique", "tag")
+KINDS = ("key", "message_id", "tag")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQuestion:
-    """The query; `kind` is key, unique or tag; times are epoch ms and inclusive."""
+    """The query; `kind` is key, message_id or tag; times are epoch ms and inclusive."""
 
     topic: str
     key: str
@@ -161,7 +161,7 @@ class _IdentifierAnswers:
 
     def __init__(self) -> None:
         self.by_offset_msg_id: list[Message] = []
-        self.by_unique_key: list[Message] = []
+        self.by_message_id: list[Message] = []
         self.unreachable: list[str] = []
         self.refusals: list[TroveError] = []
         self.more = False
@@ -171,7 +171,7 @@ class _IdentifierAnswers:
         messages = decoded(found.records, found.queue_offsets)
         self.more |= found.more
         self.lags.append(found.replica)
-        (self.by_offset_msg_id if found.kind == "offset_msg_id" else self.by_unique_key).extend(messages)
+        (self.by_offset_msg_id if found.kind == "offset_msg_id" else self.by_message_id).extend(messages)
 
     def add_failure(self, broker: str, error: TroveError) -> None:
         if error.spec in NOT_ANSWERED:
@@ -181,7 +181,7 @@ class _IdentifierAnswers:
 
     def add(self, other: _IdentifierAnswers) -> None:
         self.by_offset_msg_id += other.by_offset_msg_id
-        self.by_unique_key += other.by_unique_key
+        self.by_message_id += other.by_message_id
         self.unreachable += other.unreachable
         self.refusals += other.refusals
         self.more |= other.more
@@ -196,9 +196,9 @@ class _IdentifierAnswers:
         lag = longest_lag(self.lags)
         if self.by_offset_msg_id:
             return GetAnswer("offset_msg_id", tuple(self.by_offset_msg_id[:1]), replica=lag)
-        if self.by_unique_key:
-            newest_first = sorted(self.by_unique_key, key=lambda message: -message.store_timestamp)
-            return GetAnswer("unique_key", tuple(newest_first), tuple(self.unreachable), self.more, lag)
+        if self.by_message_id:
+            newest_first = sorted(self.by_message_id, key=lambda message: -message.store_timestamp)
+            return GetAnswer("message_id", tuple(newest_first), tuple(self.unreachable), self.more, lag)
         for error in self.refusals:
             if error.spec not in (errors.MESSAGE_NOT_FOUND, errors.TOPIC_NOT_FOUND):
                 raise error

@@ -11,7 +11,7 @@ from struct import Struct
 from trovemq._net.routes import Slot
 from trovemq._produce.outgoing import Batch, Encoded, Owner
 from trovemq._wire.frames import append_head
-from trovemq.receipts import AppendOutcome, FrameReceipt, Sizes, UniqueKeys
+from trovemq.receipts import AppendOutcome, FrameReceipt, MessageIds, Sizes
 from trovemq.send_arguments import Keys
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import BatchEncoder
@@ -28,7 +28,7 @@ class Columns:
     """
 
     bodies: Sequence[bytes]
-    unique_keys: UniqueKeys
+    message_ids: MessageIds
     keys: Sequence[Keys] | None
     tags: Sequence[str | None] | str | None
     properties: Sequence[Mapping[str, str] | None] | Mapping[str, str] | None
@@ -60,8 +60,8 @@ class ColumnBatch(Batch):
         return len(self._columns.bodies)
 
     @property
-    def unique_keys(self) -> UniqueKeys:
-        return self._columns.unique_keys
+    def message_ids(self) -> MessageIds:
+        return self._columns.message_ids
 
     def encode(self) -> Encoded | None:
         if self.receipt.cancelled():
@@ -85,7 +85,7 @@ class ColumnBatch(Batch):
         records = encoder.encode(
             columns.bodies,
             queue_id=self.slot.queue_id,
-            unique_keys=columns.unique_keys,
+            unique_keys=columns.message_ids,
             keys=columns.keys,
             tags=columns.tags,
             properties=properties,

@@ -26,14 +26,14 @@ def columns_of(
     keys: Sequence[Keys] | None,
     tags: Tags,
     properties: Properties,
-    unique_keys: Sequence[str] | None,
+    message_ids: Sequence[str] | None,
     priority: Sequence[int | None] | int | None = None,
 ) -> Columns:
     """The columns with their size. Raises TroveError REQUEST_ILLEGAL if their lengths differ,
     PROPERTY_ILLEGAL for a priority outside of 0 to 9."""
     count = len(bodies)
-    _check_types(keys, tags, properties, unique_keys)
-    columns: dict[str, object] = {"keys": keys, "unique_keys": unique_keys}
+    _check_types(keys, tags, properties, message_ids)
+    columns: dict[str, object] = {"keys": keys, "message_ids": message_ids}
     columns["priority"] = None if isinstance(priority, int) else priority
     columns["tags"] = None if isinstance(tags, str) else tags
     columns["properties"] = None if isinstance(properties, Mapping) else properties
@@ -44,13 +44,13 @@ def columns_of(
             raise TroveError(errors.REQUEST_ILLEGAL, f"{len(column)} {name} for {count} bodies")
     if priority is not None:
         properties = _with_priority(properties, priority, count)
-    size = sum(map(len, bodies)) + _beside_bodies(count, keys, tags, properties, unique_keys)
+    size = sum(map(len, bodies)) + _beside_bodies(count, keys, tags, properties, message_ids)
     return Columns(
-        bodies, next_unique_keys(count) if unique_keys is None else unique_keys, keys, tags, properties, size
+        bodies, next_unique_keys(count) if message_ids is None else message_ids, keys, tags, properties, size
     )
 
 
-def _check_types(keys: object, tags: object, properties: object, unique_keys: object) -> None:
+def _check_types(keys: object, tags: object, properties: object, message_ids: object) -> None:
     """Raises TroveError, which names the column, for values that are not text."""
     if keys is not None and not isinstance(keys, str):
         several = check_sequence("keys", keys, errors.KEY_ILLEGAL)
@@ -58,8 +58,8 @@ def _check_types(keys: object, tags: object, properties: object, unique_keys: ob
             for each in several:
                 if not isinstance(each, str | None):
                     check_texts("keys", each, errors.KEY_ILLEGAL)
-    if unique_keys is not None and not isinstance(unique_keys, str):
-        check_texts("unique_keys", unique_keys, errors.UNIQUE_KEY_ILLEGAL)
+    if message_ids is not None and not isinstance(message_ids, str):
+        check_texts("message_ids", message_ids, errors.UNIQUE_KEY_ILLEGAL)
     if tags is not None and not isinstance(tags, str):
         several = check_sequence("tags", tags, errors.TAG_ILLEGAL)
         if not set(map(type, several)) <= {str, NoneType}:
@@ -103,7 +103,7 @@ def _beside_bodies(
     keys: Sequence[Keys] | None,
     tags: Tags,
     properties: Properties,
-    unique_keys: Sequence[str] | None,
+    message_ids: Sequence[str] | None,
 ) -> int:
     """An upper limit of the records' size without their bodies, for ASCII texts."""
     size = count * RECORD_OVERHEAD
@@ -122,7 +122,7 @@ def _beside_bodies(
         size += count * _text_size(properties)
     elif properties is not None:
         size += sum(_text_size(own) for own in properties if own is not None)
-    return size + (sum(map(len, unique_keys)) if unique_keys is not None else 0)
+    return size + (sum(map(len, message_ids)) if message_ids is not None else 0)
 
 
 def _text_size(properties: Mapping[str, str]) -> int:
@@ -149,7 +149,7 @@ def _slice(columns: Columns, start: int, stop: int, size: int) -> Columns:
     keys, tags, properties = columns.keys, columns.tags, columns.properties
     return Columns(
         columns.bodies[start:stop],
-        columns.unique_keys[start:stop],
+        columns.message_ids[start:stop],
         None if keys is None else keys[start:stop],
         tags if tags is None or isinstance(tags, str) else tags[start:stop],
         properties if properties is None or isinstance(properties, Mapping) else properties[start:stop],

@@ -2,8 +2,8 @@
 transactions.
 
 One message is one call. A message that was certainly not stored is sent again, to another broker if there is
-one and the caller has given no unique key. A message that may have been stored is sent again only if the
-producer allows it (retry_in_doubt): to the same broker, with the same unique key, and it waits for it.
+one and the caller has given no message id. A message that may have been stored is sent again only if the
+producer allows it (retry_in_doubt): to the same broker, with the same message id, and it waits for it.
 
 A delay is sent as a duration, which the broker counts from the moment when it gets the message. The time that
 has passed since the program's call is subtracted, also when a message is sent again.
@@ -84,7 +84,7 @@ class DeferredSender:
         """Sends a message that is put on a queue at its time. Arguments, result and errors are those of
         `Producer.send`."""
         message = _message(self._topic, body, **arguments)
-        home = self._home(broker, arguments.get("unique_key"))
+        home = self._home(broker, arguments.get("message_id"))
         _check_times(deliver_at, deliver_after)
         try:
             if deliver_at is not None:
@@ -114,14 +114,14 @@ class DeferredSender:
         """Sends a half message, which is readable after the commit of its transaction. The receipt has its
         transaction_id."""
         message = _message(self._topic, body, **arguments)
-        home = self._home(broker, arguments.get("unique_key"))
+        home = self._home(broker, arguments.get("message_id"))
         return await self._send(
             message, home, lambda calls, _passed_ms: calls.prepare_half(message, check_after_ms or 0)
         )
 
-    def _home(self, broker: str | None, unique_key: str | None) -> str | None:
+    def _home(self, broker: str | None, message_id: str | None) -> str | None:
         """The one broker that may get the message, or None."""
-        slot = None if broker is not None or unique_key is None else self._chooser.home(unique_key)
+        slot = None if broker is not None or message_id is None else self._chooser.home(message_id)
         return broker if slot is None else slot.broker
 
     async def drained(self) -> None:
@@ -198,7 +198,7 @@ def _receipt(message: DeferredMessage, stored: StoredNow, broker: str) -> SendRe
         queue_offset=NOT_YET,
         physical_offset=NOT_YET,
         offset_msg_id="",
-        unique_key=message.unique_key,
+        message_id=message.message_id,
         durability=stored.durability,
         store_timestamp=message.born_timestamp,
         broker=broker,
@@ -216,17 +216,17 @@ def _message(
     keys: Keys = None,
     tag: str | None = None,
     properties: Mapping[str, str] | None = None,
-    unique_key: str | None = None,
+    message_id: str | None = None,
     message_group: str | None = None,
     priority: int | None = None,
 ) -> DeferredMessage:
     """A new message. Raises TroveError for illegal parts."""
-    unique_key = next_unique_key() if unique_key is None else unique_key
-    message_properties(unique_key, keys, tag, properties)
+    message_id = next_unique_key() if message_id is None else message_id
+    message_properties(message_id, keys, tag, properties)
     return DeferredMessage(
         topic=topic,
         body=bytes(body),
-        unique_key=unique_key,
+        message_id=message_id,
         keys=[keys] if isinstance(keys, str) else list(keys or ()),
         tag=tag or "",
         properties=properties or {},
@@ -238,7 +238,7 @@ def _message(
 
 def _size(message: DeferredMessage) -> int:
     """Bytes of its body and texts, about as many as its request has."""
-    texts = (message.unique_key, message.tag, message.message_group, *message.keys)
+    texts = (message.message_id, message.tag, message.message_group, *message.keys)
     pairs = message.properties.items()
     return len(message.body) + sum(map(len, texts)) + sum(len(name) + len(value) for name, value in pairs)
 

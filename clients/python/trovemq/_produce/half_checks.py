@@ -35,7 +35,7 @@ class UnresolvedTransaction:
 
     @property
     def transaction_id(self) -> str:
-        """The half message's unique key."""
+        """The half message's id."""
         return self.check.transaction_id
 
     def half(self) -> ReceivedMessage:

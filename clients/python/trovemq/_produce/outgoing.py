@@ -24,9 +24,9 @@ from trovemq.receipts import (
     STORED_STATUSES,
     AppendOutcome,
     FrameReceipt,
+    MessageIds,
     SendReceipt,
     Sizes,
-    UniqueKeys,
     record_receipt,
 )
 from trovemq_proto.errors import TroveError
@@ -187,8 +187,8 @@ class Batch:
         raise NotImplementedError
 
     @property
-    def unique_keys(self) -> UniqueKeys:
-        """One unique key per record."""
+    def message_ids(self) -> MessageIds:
+        """One message id per record."""
         raise NotImplementedError
 
     def encode(self) -> Encoded | None:
@@ -205,18 +205,18 @@ class Batch:
 
     def frame_receipt(self, outcome: AppendOutcome) -> FrameReceipt:
         """The acknowledgement of all messages."""
-        return FrameReceipt(self.topic, self.slot.queue_id, self.sizes, self.unique_keys, outcome)
+        return FrameReceipt(self.topic, self.slot.queue_id, self.sizes, self.message_ids, outcome)
 
 
 _Single = tuple[bytes, bytes, str, int, "asyncio.Future[SendReceipt] | None", int]
-"""A message: its body, its encoded properties, its unique key, its BORNTIMESTAMP, the waiter, its number."""
+"""A message: its body, its encoded properties, its message id, its BORNTIMESTAMP, the waiter, its number."""
 
 
 class SingleMessages(Batch):
     """Messages that were sent one by one and share one frame."""
 
     growing = True
-    _bare = 0  # messages without properties: they get their unique keys together
+    _bare = 0  # messages without properties: they get their message ids together
 
     def __init__(
         self,
@@ -235,13 +235,13 @@ class SingleMessages(Batch):
         self,
         body: bytes,
         block: bytes,
-        unique_key: str,
+        message_id: str,
         waiter: asyncio.Future[SendReceipt] | None,
         size: int,
     ) -> None:
-        """Adds a message; `block` is its encoded properties, empty for one that shall get a unique key and
+        """Adds a message; `block` is its encoded properties, empty for one that shall get a message id and
         has nothing else."""
-        self._messages.append((body, block, unique_key, time.time_ns() // 1_000_000, waiter, -1))
+        self._messages.append((body, block, message_id, time.time_ns() // 1_000_000, waiter, -1))
         self.size += size
         if not block:
             self._bare += 1
@@ -260,7 +260,7 @@ class SingleMessages(Batch):
         return sum(waiter is None or not waiter.cancelled() for waiter in waiters)
 
     @property
-    def unique_keys(self) -> list[str]:
+    def message_ids(self) -> list[str]:
         return [message[2] for message in self._messages]
 
     def encode(self) -> Encoded | None:
@@ -284,19 +284,19 @@ class SingleMessages(Batch):
         return head, pieces, size
 
     def _wanted(self) -> list[_Single]:
-        """The messages, each with a unique key, without those whose callers were cancelled before they were
+        """The messages, each with a message id, without those whose callers were cancelled before they were
         written: these stay cancelled."""
         kept: list[_Single] = []
         made = iter(next_unique_texts(self._bare)) if self._bare > 1 else None
         self._bare = 0
         for message in self._messages:
-            body, block, unique_key, born_timestamp, waiter, number = message
+            body, block, message_id, born_timestamp, waiter, number = message
             if waiter is not None and waiter.cancelled():
                 continue
             if not block:
-                unique_key = next_unique_key() if made is None else next(made)
-                block = b"%s\x01%s\x02" % (UNIQUE_KEY_NAME, unique_key.encode())
-                kept.append((body, block, unique_key, born_timestamp, waiter, number))
+                message_id = next_unique_key() if made is None else next(made)
+                block = b"%s\x01%s\x02" % (UNIQUE_KEY_NAME, message_id.encode())
+                kept.append((body, block, message_id, born_timestamp, waiter, number))
             else:
                 kept.append(message)
         self._messages = kept
@@ -312,8 +312,8 @@ class SingleMessages(Batch):
             ]
             self.numbered_for = broker
         return [
-            (body, block + sequence_assigner.block(number), unique_key, born_timestamp, waiter, number)
-            for body, block, unique_key, born_timestamp, waiter, number in self._messages
+            (body, block + sequence_assigner.block(number), message_id, born_timestamp, waiter, number)
+            for body, block, message_id, born_timestamp, waiter, number in self._messages
         ]
 
     def resolve(self, outcome: AppendOutcome) -> None:

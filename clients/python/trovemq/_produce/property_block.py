@@ -20,33 +20,33 @@ MESSAGE_GROUP_SIZE_MAX = 63  # bytes
 UNIQUE_KEY_NAME = PROPERTY_UNIQ_KEY.encode()
 GROUP_NAME = PROPERTY_SHARDING_KEY.encode()
 BARE_BLOCK_SIZE = len(UNIQUE_KEY_NAME) + UNIQUE_KEY_SIZE + 2
-"""The bytes of the properties of a message that has a unique key only."""
+"""The bytes of the properties of a message that has a message id only."""
 
 
 def property_block(
     keys: Keys = None,
     tag: str | None = None,
     properties: Mapping[str, str] | None = None,
-    unique_key: str | None = None,
+    message_id: str | None = None,
     message_group: str | None = None,
     priority: int | None = None,
     writer: Writer = Writer.USER,
 ) -> tuple[str, bytes]:
     """A message's UNIQ_KEY and its encoded properties, each checked. Raises TroveError for a wrong one."""
     found: dict[str, str] = {}
-    if unique_key is None:  # a generated one needs no check
-        unique_key = next_unique_key()
+    if message_id is None:  # a generated one needs no check
+        message_id = next_unique_key()
         if keys is None and tag is None and properties is None and message_group is None and priority is None:
-            return unique_key, b"%s\x01%s\x02" % (UNIQUE_KEY_NAME, unique_key.encode())
-        found = {PROPERTY_UNIQ_KEY: unique_key}
+            return message_id, b"%s\x01%s\x02" % (UNIQUE_KEY_NAME, message_id.encode())
+        found = {PROPERTY_UNIQ_KEY: message_id}
         found |= message_properties(None, keys, tag, properties, writer)
     else:
-        found = message_properties(unique_key, keys, tag, properties, writer)
+        found = message_properties(message_id, keys, tag, properties, writer)
     if message_group is not None:
         found[PROPERTY_SHARDING_KEY] = check_message_group(message_group)
     if priority is not None:
         found[PROPERTY_PRIORITY] = check_priority(priority, message_group)
-    return unique_key, encode_properties(found)
+    return message_id, encode_properties(found)
 
 
 def check_priority(priority: int, message_group: str | None) -> str:

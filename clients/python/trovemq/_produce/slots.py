@@ -86,14 +86,14 @@ class SlotChooser:
         slots = self._pool.routes.ordered_slots(self.topic) or (UNKNOWN,)
         return slots[group_queue(ordering_key, len(slots))]
 
-    def home(self, unique_key: str) -> Slot | None:
+    def home(self, message_id: str) -> Slot | None:
         """The broker of a message that the caller has named, with ANY_QUEUE; None if no route has the topic.
         A broker recognises only its own messages: so this one stays while it is away, too. Where a broker is
         new, only its share of the keys moves, to it."""
         brokers = {slot.broker for slot in self._pool.routes.kept_slots(self.topic)}
         if not brokers:
             return None
-        key = unique_key.encode()
+        key = message_id.encode()
         return Slot(max(brokers, key=lambda name: (_weight(name.encode(), key), name)), ANY_QUEUE)
 
     def queue_of(self, slot: Slot) -> Slot:
@@ -167,6 +167,6 @@ class SlotChooser:
         return broker is not None and not self._pool.suspect(broker)
 
 
-def _weight(broker: bytes, unique_key: bytes) -> bytes:
+def _weight(broker: bytes, message_id: bytes) -> bytes:
     """The broker with the highest one gets the key."""
-    return blake2b(b"%d %b%b" % (len(broker), broker, unique_key), digest_size=8).digest()
+    return blake2b(b"%d %b%b" % (len(broker), broker, message_id), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""Makes the unique keys of this process: one sequence for all its clients, created when it is first needed.
+"""Makes the message ids of this process: one sequence for all its clients, created when it is first needed.
 
 RocketMQ's v5 form has the MAC, the process id, the second of the start and a sequence number. Two generators
 in one process could give the same key; so there is one, and a new one after a fork.
@@ -16,7 +16,7 @@ from trovemq_proto.numpy_extra import PLAIN_ENCODED_MAX, has_numpy
 from trovemq_proto.records.unique_keys import UniqueKeyGenerator
 
 if TYPE_CHECKING:
-    from trovemq.receipts import UniqueKeys
+    from trovemq.receipts import MessageIds
 
 SECONDS_2021 = 1_609_459_200  # 2021-01-01T00:00:00Z
 
@@ -37,7 +37,7 @@ def next_unique_texts(count: int) -> list[str]:
         return _current().take(count)
 
 
-def next_unique_keys(count: int) -> UniqueKeys:
+def next_unique_keys(count: int) -> MessageIds:
     """`count` keys, as texts or as uint8[count, 34] with ASCII characters."""
     several = count > PLAIN_ENCODED_MAX and has_numpy()
     with _lock:

@@ -1,4 +1,4 @@
-"""Reads a run back: every queue from the beginning of the run, then look-ups by id, unique key and key."""
+"""Reads a run back: every queue from its beginning, then look-ups by offsetMsgId, message id and key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Calls(Protocol):
 
 @dataclass(slots=True)
 class CheckCounts:
-    """Records read by queue offset, messages looked up by offsetMsgId and unique key, queries by key."""
+    """Records read by queue offset, messages looked up by offsetMsgId and message id, queries by key."""
 
     read: int = 0
     looked_up: int = 0
@@ -124,10 +124,10 @@ class Checker:
     async def _look_up(self, row: AckedRow) -> None:
         found = await self._get(self._client.get(row.offset_msg_id, broker=row.broker))
         self._evidence.looked_up(row, "offsetMsgId", found)
-        found = await self._get(self._client.get(row.unique_key, topic=self._topic, broker=row.broker))
-        self._evidence.looked_up(row, "uniqKey", found)
+        found = await self._get(self._client.get(row.message_id, topic=self._topic, broker=row.broker))
+        self._evidence.looked_up(row, "messageId", found)
         self.counts.looked_up += 1
-        self._progress(f"looked up {self.counts.looked_up:,} messages by offsetMsgId and unique key")
+        self._progress(f"looked up {self.counts.looked_up:,} messages by offsetMsgId and message id")
 
     async def _get(self, answer: Awaitable[GetAnswer]) -> list[Message] | None:
         """The messages; None if the record cannot be read."""

@@ -16,7 +16,7 @@ class RunContent:
         seed: Two runs with the same seed have the same messages: use a seed once per topic.
         size: Bytes of each body.
         key_count: How many different keys the messages share.
-        run: The run's name; its unique keys and keys begin with it.
+        run: The run's name; its message ids and keys begin with it.
     """
 
     seed: int
@@ -28,7 +28,7 @@ class RunContent:
         digest = sha256(f"trovemq run {self.seed}".encode()).hexdigest()
         object.__setattr__(self, "run", f"verify-{digest[:RUN_DIGITS]}")
 
-    def unique_key(self, producer: int, number: int) -> str:
+    def message_id(self, producer: int, number: int) -> str:
         """The UNIQ_KEY of a producer's message `number`; no other message of the run has it."""
         return f"{self.run}-{producer}-{number}"
 

@@ -5,7 +5,7 @@ A queue is compared range after range:
 | at the place of an acknowledged message there is | then |
 | --- | --- |
 | that message | its body's hash, keys, queue and offsetMsgId must agree, else it is *altered* |
-| a record that cannot be read, or one with its body under another unique key | *altered* |
+| a record that cannot be read, or one with its body under another message id | *altered* |
 | nothing, or another message | it is missing: decided at the end |
 | elsewhere: a message of the run at a place where it was not acknowledged | it is extra: decided at the end |
 
@@ -122,11 +122,9 @@ class Evidence:
                 self._compare_content(row, message, "queueOffset")
         self._rows.add_extra(
             [
-                ExtraRow(m.unique_key, _keys_text(m), _hash(m), *place, offset)
+                ExtraRow(m.message_id, _keys_text(m), _hash(m), *place, offset)
                 for offset, m in messages.items()
-                if offset not in explained
-                and m.unique_key is not None
-                and m.unique_key.startswith(self._run_prefix)
+                if offset not in explained and m.message_id.startswith(self._run_prefix)
             ]
         )
 
@@ -140,7 +138,7 @@ class Evidence:
     def _compare_content(self, row: AckedRow, message: Message, by: str) -> None:
         pairs = (
             ("topic", self.header.topic, message.topic),
-            ("uniqKey", row.unique_key, message.unique_key),
+            ("messageId", row.message_id, message.message_id),
             ("keys", row.keys, _keys_text(message)),
             ("bodySha256", row.body_hash, _hash(message)),
             ("queueId", row.queue_id, message.queue_id),
@@ -163,15 +161,15 @@ class Evidence:
 
     def settle(self) -> None:
         """Finds missing and surplus messages; after the last queue."""
-        for unique_key in self._rows.extra_names():
-            self._settle_message(unique_key)
+        for message_id in self._rows.extra_names():
+            self._settle_message(message_id)
         for row in self._rows.missing():
             self.findings.add(LOST, **row.fields(), by="queueOffset")
 
-    def _settle_message(self, unique_key: str) -> None:
-        acked = self._rows.acked_as(unique_key)
-        sends = self._rows.unsettled_as(unique_key)
-        extras = self._rows.extra_as(unique_key)
+    def _settle_message(self, message_id: str) -> None:
+        acked = self._rows.acked_as(message_id)
+        sends = self._rows.unsettled_as(message_id)
+        extras = self._rows.extra_as(message_id)
         self._check_copies([*acked, *sends], extras)
         unknown = sum(send.outcome == UNKNOWN for send in sends)
         self.findings.unknown_stored += min(unknown, len(extras))
@@ -181,7 +179,7 @@ class Evidence:
         if may_be_unrecorded and rest:
             self.findings.unrecorded += 1
             rest = rest[1:]
-        missing = self._rows.missing_as(unique_key)
+        missing = self._rows.missing_as(message_id)
         for row, extra in zip(missing, rest, strict=False):
             how = f"found at broker {extra.broker}, queue {extra.queue_id}, offset {extra.queue_offset}"
             self.findings.add(REORDERED, **row.fields(), how=how)
@@ -213,7 +211,7 @@ class Evidence:
         return self._rows.to_look_up(sampled=sampled)
 
     def looked_up(self, row: AckedRow, by: str, messages: Sequence[Message] | None) -> None:
-        """Takes the answer to a look-up by `offsetMsgId` or `uniqKey`; None: a record that cannot be read."""
+        """Takes the answer to a look-up by `offsetMsgId` or `messageId`; None: an unreadable record."""
         if self._rows.marked(row):
             return  # the other look-up has reported it already
         if messages is None:
@@ -234,14 +232,14 @@ class Evidence:
 
     def answered(self, question: KeyQuestion, messages: Sequence[Message]) -> None:
         """Takes a part of the answer to a query by key; `answer_ended` follows the last part."""
-        found = [(m.queue_id, m.queue_offset, m.unique_key, _hash(m)) for m in messages]
+        found = [(m.queue_id, m.queue_offset, m.message_id, _hash(m)) for m in messages]
         self._rows.add_answer(question, found)
 
     def answer_ended(self, question: KeyQuestion) -> None:
         """Compares the complete answer with the ledger."""
         for row, present in self._rows.unanswered(question):
             if present:
-                self._altered(row, "keys", ["uniqKey or bodySha256"])
+                self._altered(row, "keys", ["messageId or bodySha256"])
             else:
                 self._lost(row, "keys")
         self._rows.forget_answer(question)
@@ -249,7 +247,7 @@ class Evidence:
 
 def _same(row: AckedRow, message: Message) -> bool:
     """Whether the record at the message's place is this message, possibly altered, and not another one."""
-    return message.unique_key == row.unique_key or _hash(message) == row.body_hash
+    return message.message_id == row.message_id or _hash(message) == row.body_hash
 
 
 def _keys_text(message: Message) -> str:

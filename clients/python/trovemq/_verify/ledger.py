@@ -88,7 +88,7 @@ class LedgerEntry:
 
     Attributes:
         outcome: ACKNOWLEDGED, UNKNOWN or REFUSED.
-        unique_key: The message's UNIQ_KEY.
+        message_id: The message's UNIQ_KEY.
         keys: Its KEYS property.
         body_hash: SHA-256 of its body.
         broker: The broker that it was sent to.
@@ -106,7 +106,7 @@ class LedgerEntry:
     """
 
     outcome: str
-    unique_key: str
+    message_id: str
     keys: str
     body_hash: bytes
     broker: str
@@ -128,7 +128,7 @@ class LedgerEntry:
             "topic": topic,
             "broker": self.broker,
             "queueId": self.queue_id,
-            "uniqKey": self.unique_key,
+            "messageId": self.message_id,
             "keys": self.keys,
             "bodySha256": self.body_hash.hex(),
             "producer": self.producer,
@@ -154,7 +154,7 @@ class LedgerEntry:
         acknowledged = outcome == ACKNOWLEDGED
         return cls(
             outcome,
-            str(fields["uniqKey"]),
+            str(fields["messageId"]),
             str(fields["keys"]),
             bytes.fromhex(fields["bodySha256"]),
             str(fields["broker"]),

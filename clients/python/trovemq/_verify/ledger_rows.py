@@ -25,15 +25,15 @@ PAGE_ROWS: Final = 1_000
 _SCHEMA: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-CREATE TABLE acked (row INTEGER PRIMARY KEY, unique_key TEXT, keys TEXT, body_hash BLOB, broker TEXT,
+CREATE TABLE acked (row INTEGER PRIMARY KEY, message_id TEXT, keys TEXT, body_hash BLOB, broker TEXT,
     queue_id INTEGER, queue_offset INTEGER, offset_msg_id TEXT, store_timestamp INTEGER, durability TEXT,
     copies INTEGER, producer INTEGER, sequence INTEGER);
-CREATE TABLE unsettled (unique_key TEXT, outcome TEXT, keys TEXT, body_hash BLOB);
+CREATE TABLE unsettled (message_id TEXT, outcome TEXT, keys TEXT, body_hash BLOB);
 CREATE TABLE faulty (row INTEGER PRIMARY KEY, missing INTEGER);
-CREATE TABLE extra (unique_key TEXT, keys TEXT, body_hash BLOB, broker TEXT, queue_id INTEGER,
+CREATE TABLE extra (message_id TEXT, keys TEXT, body_hash BLOB, broker TEXT, queue_id INTEGER,
     queue_offset INTEGER);
 CREATE TABLE sampled (row INTEGER PRIMARY KEY);
-CREATE TABLE answered (question INTEGER, queue_id INTEGER, queue_offset INTEGER, unique_key TEXT,
+CREATE TABLE answered (question INTEGER, queue_id INTEGER, queue_offset INTEGER, message_id TEXT,
     body_hash BLOB);
 CREATE INDEX answers ON answered (question, queue_id, queue_offset);
 """
@@ -44,7 +44,7 @@ class AckedRow:
     """A row of `acked`: an acknowledged message as the ledger has it."""
 
     row: int
-    unique_key: str
+    message_id: str
     keys: str
     body_hash: bytes
     broker: str
@@ -60,7 +60,7 @@ class AckedRow:
     def fields(self) -> dict[str, object]:
         """The fields that name it in a fault."""
         return {
-            "uniqKey": self.unique_key,
+            "messageId": self.message_id,
             "broker": self.broker,
             "queueId": self.queue_id,
             "queueOffset": self.queue_offset,
@@ -74,7 +74,7 @@ class AckedRow:
 class UnsettledRow:
     """A row of `unsettled`."""
 
-    unique_key: str
+    message_id: str
     outcome: str
     keys: str
     body_hash: bytes
@@ -84,7 +84,7 @@ class UnsettledRow:
 class ExtraRow:
     """A row of `extra`."""
 
-    unique_key: str
+    message_id: str
     keys: str
     body_hash: bytes
     broker: str
@@ -94,7 +94,7 @@ class ExtraRow:
     def fields(self) -> dict[str, object]:
         """The fields that name it in a fault."""
         return {
-            "uniqKey": self.unique_key,
+            "messageId": self.message_id,
             "broker": self.broker,
             "queueId": self.queue_id,
             "queueOffset": self.queue_offset,
@@ -138,7 +138,7 @@ class LedgerRows:
             [
                 (
                     row,
-                    entry.unique_key,
+                    entry.message_id,
                     entry.keys,
                     entry.body_hash,
                     entry.broker,
@@ -157,7 +157,7 @@ class LedgerRows:
         self._database.executemany(
             "INSERT INTO unsettled VALUES (?,?,?,?)",
             [
-                (entry.unique_key, entry.outcome, entry.keys, entry.body_hash)
+                (entry.message_id, entry.outcome, entry.keys, entry.body_hash)
                 for entry in entries
                 if entry.outcome != ACKNOWLEDGED
             ],
@@ -198,39 +198,39 @@ class LedgerRows:
 
     def add_extra(self, extras: Sequence[ExtraRow]) -> None:
         """Adds messages of the run that were found where they were not acknowledged."""
-        rows = [(e.unique_key, e.keys, e.body_hash, e.broker, e.queue_id, e.queue_offset) for e in extras]
+        rows = [(e.message_id, e.keys, e.body_hash, e.broker, e.queue_id, e.queue_offset) for e in extras]
         self._database.executemany("INSERT INTO extra VALUES (?,?,?,?,?,?)", rows)
 
     def extra_names(self) -> Iterator[str]:
-        """The unique keys of the extra messages, each once."""
+        """The message ids of the extra messages, each once."""
         if self._all("SELECT 1 FROM extra LIMIT 1"):
-            self._database.execute("CREATE INDEX acked_names ON acked (unique_key)")
-            self._database.execute("CREATE INDEX unsettled_names ON unsettled (unique_key)")
-            self._database.execute("CREATE INDEX extra_names ON extra (unique_key)")
-        for (unique_key,) in self._database.execute("SELECT DISTINCT unique_key FROM extra"):
-            yield unique_key
+            self._database.execute("CREATE INDEX acked_names ON acked (message_id)")
+            self._database.execute("CREATE INDEX unsettled_names ON unsettled (message_id)")
+            self._database.execute("CREATE INDEX extra_names ON extra (message_id)")
+        for (message_id,) in self._database.execute("SELECT DISTINCT message_id FROM extra"):
+            yield message_id
 
-    def acked_as(self, unique_key: str) -> list[AckedRow]:
+    def acked_as(self, message_id: str) -> list[AckedRow]:
         """The acknowledgements of one message."""
-        return [AckedRow(*r) for r in self._all("SELECT * FROM acked WHERE unique_key = ?", unique_key)]
+        return [AckedRow(*r) for r in self._all("SELECT * FROM acked WHERE message_id = ?", message_id)]
 
-    def missing_as(self, unique_key: str) -> list[AckedRow]:
+    def missing_as(self, message_id: str) -> list[AckedRow]:
         """The missing acknowledgements of one message."""
         query = (
-            "SELECT * FROM acked WHERE unique_key = ? AND row IN (SELECT row FROM faulty WHERE missing) "
+            "SELECT * FROM acked WHERE message_id = ? AND row IN (SELECT row FROM faulty WHERE missing) "
             "ORDER BY row"
         )
-        return [AckedRow(*row) for row in self._all(query, unique_key)]
+        return [AckedRow(*row) for row in self._all(query, message_id)]
 
-    def unsettled_as(self, unique_key: str) -> list[UnsettledRow]:
+    def unsettled_as(self, message_id: str) -> list[UnsettledRow]:
         """The sends of one message that were not acknowledged."""
-        rows = self._all("SELECT * FROM unsettled WHERE unique_key = ?", unique_key)
+        rows = self._all("SELECT * FROM unsettled WHERE message_id = ?", message_id)
         return [UnsettledRow(*row) for row in rows]
 
-    def extra_as(self, unique_key: str) -> list[ExtraRow]:
+    def extra_as(self, message_id: str) -> list[ExtraRow]:
         """The extra copies of one message, in the order of their places."""
-        query = "SELECT * FROM extra WHERE unique_key = ? ORDER BY broker, queue_id, queue_offset"
-        return [ExtraRow(*row) for row in self._all(query, unique_key)]
+        query = "SELECT * FROM extra WHERE message_id = ? ORDER BY broker, queue_id, queue_offset"
+        return [ExtraRow(*row) for row in self._all(query, message_id)]
 
     # --- look-ups -------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class LedgerRows:
             yield KeyQuestion(number, *question)
 
     def add_answer(self, question: KeyQuestion, found: Sequence[tuple[int, int, str | None, bytes]]) -> None:
-        """Adds a part of an answer: (queue id, queue offset, unique key, body hash) of each message."""
+        """Adds a part of an answer: (queue id, queue offset, message id, body hash) of each message."""
         rows = [(question.number, *message) for message in found]
         self._database.executemany("INSERT INTO answered VALUES (?,?,?,?,?)", rows)
 
@@ -280,7 +280,7 @@ class LedgerRows:
                 AND row NOT IN (SELECT row FROM faulty)
                 AND NOT EXISTS (SELECT 1 FROM answered WHERE question = :number
                     AND answered.queue_id = acked.queue_id AND answered.queue_offset = acked.queue_offset
-                    AND answered.unique_key = acked.unique_key AND answered.body_hash = acked.body_hash)
+                    AND answered.message_id = acked.message_id AND answered.body_hash = acked.body_hash)
             ORDER BY row"""
         rows = self._database.execute(query, asdict(question))
         return [(AckedRow(*row), bool(present)) for *row, present in rows]

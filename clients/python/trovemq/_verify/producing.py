@@ -2,7 +2,7 @@
 
 Each producer sends batches to one queue after the other. The batches of one queue are sent one after the
 other (by an ordering key), so that offsets follow the order of sending. A batch that was not acknowledged is
-sent again, with the same unique keys and a new sequence number, until it is; the ledger has a line for each
+sent again, with the same message ids and a new sequence number, until it is; the ledger has a line for each
 message of each attempt. At most BATCHES_IN_FLIGHT_MAX batches of a producer are in flight or wait for another
 attempt: while a broker is unreachable no new messages are made, and afterwards only those of one second are
 added.
@@ -117,7 +117,7 @@ async def produce_run(client: Client, plan: RunPlan, ledger: LedgerWriter, summa
 
 @dataclass(slots=True)
 class _Message:
-    unique_key: str
+    message_id: str
     key: str
     body: bytes
     body_hash: bytes
@@ -206,8 +206,8 @@ class _Sender:
         messages = []
         for number in range(first, first + count):
             body = content.body(self._number, number)
-            unique_key = content.unique_key(self._number, number)
-            messages.append(_Message(unique_key, content.key(number), body, sha256(body).digest()))
+            message_id = content.message_id(self._number, number)
+            messages.append(_Message(message_id, content.key(number), body, sha256(body).digest()))
         return messages
 
     # --- one batch until it is acknowledged -----------------------------------------------------------
@@ -236,7 +236,7 @@ class _Sender:
             receipts = await producer.send_batch(
                 [message.body for message in batch],
                 keys=[message.key for message in batch],
-                unique_keys=[message.unique_key for message in batch],
+                message_ids=[message.message_id for message in batch],
                 queue_id=place[1],
                 broker=place[0],
                 ordering_key=ORDERING_KEY,
@@ -279,7 +279,7 @@ class _Sender:
         self._ledger.add(
             LedgerEntry(
                 ACKNOWLEDGED,
-                message.unique_key,
+                message.message_id,
                 message.key,
                 message.body_hash,
                 receipt.broker,
@@ -307,7 +307,7 @@ class _Sender:
         self._ledger.add(
             LedgerEntry(
                 outcome,
-                message.unique_key,
+                message.message_id,
                 message.key,
                 message.body_hash,
                 *place,

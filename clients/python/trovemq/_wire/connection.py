@@ -203,7 +203,7 @@ class Connection:
         request = query_pb2.QueryByKeyRequest(
             topic=topic,
             key=key,
-            type=kind.upper(),
+            type="UNIQUE" if kind == "message_id" else kind.upper(),
             begin=begin,
             end=end,
             messages_max=messages_max,
@@ -243,7 +243,7 @@ class Connection:
     # --- queries --------------------------------------------------------------------------------------
 
     async def get_message(self, id: str, topic: str) -> convert.FoundRecords:  # noqa: A002  RocketMQ's word
-        """The records with that offsetMsgId or unique key."""
+        """The records with that offsetMsgId or message id."""
         return await self._get(query_pb2.GetMessageRequest(id=id, topic=topic, max_lag_ms=self.max_lag_ms))
 
     async def get_message_at(self, topic: str, queue_id: int, queue_offset: int) -> convert.FoundRecords:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import iter_unpack
+from typing import Final
 
 from trovemq.models.all_brokers import TopicDeletion
 from trovemq.models.cluster import (
@@ -32,13 +33,18 @@ from trovemq_proto.v1 import admin_pb2, common_pb2, query_pb2, route_pb2
 from .failures import error_from_wire
 from .replica_lags import replica_lag
 
+_KINDS: Final = {
+    query_pb2.OFFSET_MSG_ID: "offset_msg_id",
+    query_pb2.UNIQUE_KEY: "message_id",
+    query_pb2.QUEUE_LOCATION: "queue_location",
+}
 NODES_MAX = 7
 """Of a replica group."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """A GetMessage reply: `kind` is offset_msg_id, unique_key or queue_location."""
+    """A GetMessage reply: `kind` is offset_msg_id, message_id or queue_location."""
 
     kind: str
     records: bytes
@@ -148,7 +154,7 @@ def queue_offsets_of(data: bytes) -> Sequence[int] | None:
 
 
 def found_records(reply: query_pb2.GetMessageReply) -> FoundRecords:
-    kind = query_pb2.IdentifierKind.Name(reply.kind).lower()
+    kind = _KINDS.get(reply.kind, "")
     return FoundRecords(
         kind, reply.records, queue_offsets_of(reply.queue_offsets), reply.more, replica_lag(reply)
     )

@@ -26,7 +26,7 @@ class DeferredMessage(NamedTuple):
 
     topic: str
     body: bytes
-    unique_key: str
+    message_id: str
     keys: Sequence[str]
     tag: str
     properties: Mapping[str, str]
@@ -105,7 +105,7 @@ class ProducerCalls:
         return StoredNow(durability, transaction_id=reply.transaction_id, copies=copies)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
-        """Cancels a delayed message. Returns its unique key."""
+        """Cancels a delayed message. Returns its message id."""
         request = producer_pb2.RecallRequest(topic=topic, recall_handle=recall_handle)
         decode = producer_pb2.RecallReply.FromString
         reply = await self._connection.call(_METHOD + "Recall", request, decode, metadata=self._metadata)
@@ -141,7 +141,7 @@ def _outgoing(message: DeferredMessage) -> message_pb2.OutgoingMessage:
         body=message.body,
         tag=message.tag,
         keys=message.keys,
-        unique_key=message.unique_key,
+        unique_key=message.message_id,
         properties=message.properties,
         born_timestamp=message.born_timestamp,
     )

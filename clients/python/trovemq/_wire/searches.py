@@ -16,7 +16,7 @@ from .replica_lags import replica_lag
 _METHOD = "/trovemq.v1.SearchService/Search"
 _FIELDS = {
     "key": search_pb2.SEARCH_KEY,
-    "unique_id": search_pb2.SEARCH_UNIQUE_ID,
+    "message_id": search_pb2.SEARCH_UNIQUE_ID,
     "tag": search_pb2.SEARCH_TAG,
     "property": search_pb2.SEARCH_PROPERTY,
 }

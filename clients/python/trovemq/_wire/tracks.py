@@ -46,7 +46,7 @@ def _copy(broker: str, copy: biography_pb2.MessageCopy) -> MessageCopy:
         physical_offset=copy.physical_offset,
         size=copy.size,
         offset_msg_id=copy.offset_msg_id,
-        unique_key=copy.unique_key,
+        message_id=copy.unique_key,
         keys=copy.keys,
         tag=copy.tag,
         born_timestamp=copy.born_timestamp,

@@ -64,12 +64,12 @@ VERBS: Final = (
     Verb(
         "get",
         "messages",
-        "Get the message that an identifier names. Of a unique key every message, newest first.",
+        "Get the message that an identifier names. Of a message id every message, newest first.",
     ),
     Verb(
         "query",
         "queries",
-        "Find messages by key, unique key or tag. Newest first; those that wait for their delivery time too.",
+        "Find messages by key, message id or tag. Newest first; those that wait for their delivery time too.",
     ),
     Verb("offset", "queries", "Find the queue offset of a point in time."),
     Verb(
@@ -168,6 +168,14 @@ _PLAIN: Final = {
 }
 """Typer's words in plain ones."""
 
+FORMER_NAMES: Final = {
+    "id": "message-id",
+    "id-prefix": "message-id-prefix",
+    "id-field": "message-id-field",
+    "unique": "message-id",
+}
+"""Options and their values that had another name before the first release; they are still accepted."""
+
 app = typer.Typer(
     cls=LazyGroup,
     name="trovemq",
@@ -175,6 +183,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"token_normalize_func": lambda name: FORMER_NAMES.get(name, name)},
 )
 
 

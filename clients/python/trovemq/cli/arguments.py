@@ -68,7 +68,7 @@ SearchedTopicOption = Annotated[
     typer.Option(
         "--topic",
         metavar="TOPIC",
-        help="Look for a unique key in this topic only.",
+        help="Look for a message id in this topic only.",
         show_default=False,
         autocompletion=complete_topic,
     ),
@@ -77,7 +77,7 @@ MessageArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="ID | TOPIC QUEUE OFFSET",
-        help="An offsetMsgId, a unique key, or a place.",
+        help="An offsetMsgId, a message id, or a place.",
         show_default=False,
         autocompletion=complete_topic,
     ),

@@ -43,7 +43,7 @@ async def produce(
     queue: QueueOption = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Send N messages in batches. Each has a unique key and one key, and each acknowledgement is awaited."""
+    """Send N messages in batches. Each has a message id and one key, and each acknowledgement is awaited."""
     async with session.client() as client:
         await make_topic(session, client, topic)
         queue_ids = None if queue is None else [queue]

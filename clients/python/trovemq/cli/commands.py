@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 async def consume_directly(
     session: Session,
     message: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="An offsetMsgId or a unique key.", show_default=False)
+        str, typer.Argument(metavar="MESSAGE", help="An offsetMsgId or a message id.", show_default=False)
     ],
     client_id: ClientOption,
     group: GroupOption,

@@ -186,7 +186,7 @@ def received_fields(message: ReceivedMessage) -> dict[str, object]:
         "topic": message.topic,
         "queueId": message.queue_id,
         "queueOffset": message.queue_offset,
-        "msgId": message.message_id,
+        "messageId": message.message_id,
         "keys": " ".join(message.keys) or None,
         "tags": message.tags,
         "messageGroup": message.message_group,

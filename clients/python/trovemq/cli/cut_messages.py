@@ -1,9 +1,9 @@
 """cluster cut-records --resend: sends the messages among cut records to their topics again.
 
-A message keeps its unique key. It is sent only if the cluster has no message with that key in its topic: so
+A message keeps its message id. It is sent only if the cluster has no message with that id in its topic: so
 a run may be repeated, messages that several nodes have cut are sent once, and one that its sender has sent
 again is not doubled. The look-up is exact, and needs no note of sent messages, which would be lost with a
-node. Records of the broker (events, timers, half messages), or without a unique key, are not sent.
+node. Records of the broker (events, timers, half messages), or without a message id, are not sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WANTED: Final = "to be sent"
 SENT: Final = "sent"
 PRESENT: Final = "the topic has it"
 OF_BROKER: Final = "a record of the broker's own"
-WITHOUT_KEY: Final = "no unique key: it cannot be known whether the topic has it"
+WITHOUT_ID: Final = "no message id: it cannot be known whether the topic has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ async def _messages(
 def _first_state(message: Message) -> str:
     if is_system_topic(message.topic):
         return OF_BROKER
-    return WANTED if message.unique_key else WITHOUT_KEY
+    return WANTED if message.unique_key else WITHOUT_ID
 
 
 async def _looked_up(session: Session, client: Client, found: Sequence[_Cut]) -> list[_Cut]:
@@ -92,7 +92,7 @@ async def _looked_up(session: Session, client: Client, found: Sequence[_Cut]) ->
     made = []
     for number, one in enumerate(found):
         session.progress.at(number, len(found), "looking for the messages in their topics")
-        key = (one.message.topic, one.message.unique_key)
+        key = (one.message.topic, one.message.message_id)
         if one.state == WANTED and (key in seen or await _is_present(session, client, one.message)):
             made.append(replace(one, state=PRESENT))
             continue
@@ -103,9 +103,8 @@ async def _looked_up(session: Session, client: Client, found: Sequence[_Cut]) ->
 
 
 async def _is_present(session: Session, client: Client, message: Message) -> bool:
-    assert message.unique_key is not None, "it is looked for by its key"
     try:
-        await session.call(client.get(message.unique_key, topic=message.topic))
+        await session.call(client.get(message.message_id, topic=message.topic))
     except TroveError as error:
         if error.spec in (errors.MESSAGE_NOT_FOUND, errors.TOPIC_NOT_FOUND):
             return False
@@ -123,7 +122,7 @@ async def _sent(session: Session, client: Client, one: _Cut) -> _Cut:
                 keys=message.keys,
                 tag=message.tags,
                 properties=message.user_properties,
-                unique_key=message.unique_key,
+                message_id=message.message_id,
                 message_group=message.properties.get(PROPERTY_SHARDING_KEY),
             )
         )
@@ -136,7 +135,7 @@ _MESSAGES: Final[Columns[_Cut]] = Columns(
     Column("node", "node", lambda one: one.node),
     Column("offset", "offset", lambda one: one.cut.offset, number=True),
     Column("topic", "topic", lambda one: one.message.topic, escaped=True),
-    Column("uniqueKey", "unique key", lambda one: one.message.unique_key, escaped=True),
+    Column("messageId", "message id", lambda one: one.message.message_id, escaped=True),
     Column(
         "keys",
         "keys",

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import typer
 
+_NAMES: Final = {"storedBody": "storedBodyBase64", "msgId": "messageId"}
 Fields = Mapping[str, object]
 _Part = Callable[[Fields], bytes]
 
@@ -53,8 +54,8 @@ def message_fields(manifest: Mapping[str, Any]) -> dict[str, object]:
     for name, value in manifest.items():
         if name == "body":
             found |= body_fields(b64decode(value))
-        else:
-            found["storedBodyBase64" if name == "storedBody" else name] = value
+        elif name != "uniqKey":  # RocketMQ's second name of the id
+            found[_NAMES.get(name, name)] = value
     return found
 
 

@@ -104,9 +104,11 @@ async def send(
     topic: TopicArgument,
     body: BodyArgument = None,
     keys: KeysOption = None,
-    unique_key: Annotated[
+    message_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="The unique key; else one is made.", show_default=False),
+        typer.Option(
+            "--message-id", metavar="ID", help="The message id; else one is made.", show_default=False
+        ),
     ] = None,
     tag: Annotated[
         str | None, typer.Option("--tag", metavar="TAG", help="The message's tag.", show_default=False)
@@ -133,7 +135,7 @@ async def send(
                 keys=keys or [],
                 tag=tag,
                 properties=properties,
-                unique_key=unique_key,
+                message_id=message_id,
                 queue_id=queue,
                 broker=broker,
                 priority=priority,
@@ -146,7 +148,7 @@ async def send(
         "queueOffset": _known(receipt.queue_offset),
         "commitLogOffset": _known(receipt.physical_offset),
         "offsetMsgId": receipt.offset_msg_id or None,
-        "uniqKey": receipt.unique_key,
+        "messageId": receipt.message_id,
         "durability": receipt.durability,
         "copies": receipt.copies,
     }
@@ -305,7 +307,7 @@ async def get(
     topic: SearchedTopicOption = None,
     broker: BrokerOption = None,
 ) -> None:
-    """Get the message that an identifier names. Of a unique key every message, newest first."""
+    """Get the message that an identifier names. Of a message id every message, newest first."""
     if len(identifier) == 1:
         messages = await _get_by_id(session, identifier[0], topic, broker)
     elif len(identifier) == 3 and topic is None:

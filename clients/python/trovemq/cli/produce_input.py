@@ -44,25 +44,25 @@ class Outgoing:
     line: int
     keys: tuple[str, ...] = ()
     tag: str | None = None
-    unique_key: str | None = None
+    message_id: str | None = None
     properties: Mapping[str, str] | None = None
     message_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which members of a JSON object, or columns of a CSV file, are a message's keys, tag, unique key and
+    """Which members of a JSON object, or columns of a CSV file, are a message's keys, tag, message id and
     message group."""
 
     keys: Sequence[str] = ()
     tag: str | None = None
-    unique_key: str | None = None
+    message_id: str | None = None
     message_group: str | None = None
 
     @property
     def named(self) -> bool:
         """Whether any is given."""
-        return bool(self.keys or self.tag or self.unique_key or self.message_group)
+        return bool(self.keys or self.tag or self.message_id or self.message_group)
 
 
 def format_of(file: str) -> InputFormat:
@@ -158,7 +158,7 @@ def _with_fields(body: bytes, number: int, value: Mapping[str, Any], fields: Fie
         number,
         tuple(text(name) for name in fields.keys),
         text(fields.tag) if fields.tag else None,
-        text(fields.unique_key) if fields.unique_key else None,
+        text(fields.message_id) if fields.message_id else None,
         message_group=text(fields.message_group) if fields.message_group else None,
     )
 

@@ -2,7 +2,7 @@
 
 Messages are sent in chunks, several of them in flight. With --resume FILE this file has the number of
 messages that are acknowledged without a gap, and a later call continues after them. Messages in flight when
-this process was killed are sent again, with the same unique keys: a topic with the option deduplicate stores
+this process was killed are sent again, with the same message ids: a topic with the option deduplicate stores
 each once.
 """
 
@@ -55,7 +55,7 @@ class Position:
 
     Attributes:
         path: The file of the position; None for no file.
-        run: The beginning of this input's unique keys.
+        run: The beginning of this input's message ids.
     """
 
     topic: str
@@ -84,8 +84,8 @@ class Position:
             raise TroveError(errors.REQUEST_ILLEGAL, text)
         return position
 
-    def unique_key(self, number: int) -> str:
-        """The unique key of message `number` of the input; the same at each attempt."""
+    def message_id(self, number: int) -> str:
+        """The message id of message `number` of the input; the same at each attempt."""
         return f"{self.run}{number:010X}"
 
     def advance(self, count: int) -> None:
@@ -138,7 +138,7 @@ async def produce(
     id_field: Annotated[
         str | None,
         typer.Option(
-            "--id-field", metavar="NAME", help="The field that is the unique key.", show_default=False
+            "--message-id-field", metavar="NAME", help="The field that is the message id.", show_default=False
         ),
     ] = None,
     group_field: Annotated[
@@ -218,7 +218,7 @@ async def produce(
 
 
 async def _recognises(client: Client, topic: str) -> bool:
-    """Whether the topic stores a repeated unique key once: then a message that may have been stored, as in
+    """Whether the topic stores a repeated message id once: then a message that may have been stored, as in
     the failover of a replica group, is sent again."""
     try:
         described = await client.admin.describe_topic(topic)
@@ -291,17 +291,17 @@ class Sending:
     async def _send_part(self, chunk: list[Outgoing]) -> None:
         numbers = range(self._number, self._number + len(chunk))
         self._number += len(chunk)
-        unique_keys = [
-            one.unique_key or self._position.unique_key(number)
+        message_ids = [
+            one.message_id or self._position.message_id(number)
             for one, number in zip(chunk, numbers, strict=True)
         ]
         has_groups = self._message_group is not None or any(one.message_group for one in chunk)
         send = self._send_each if has_groups else self._send_together
-        self._in_flight.append((asyncio.ensure_future(send(chunk, unique_keys)), chunk))
+        self._in_flight.append((asyncio.ensure_future(send(chunk, message_ids)), chunk))
         if len(self._in_flight) >= CHUNKS_IN_FLIGHT_MAX:
             await self._take_first()
 
-    async def _send_together(self, chunk: list[Outgoing], unique_keys: list[str]) -> None:
+    async def _send_together(self, chunk: list[Outgoing], message_ids: list[str]) -> None:
         keys = [one.keys for one in chunk]
         tags = [one.tag or self._tag for one in chunk]
         properties = [one.properties for one in chunk]
@@ -310,23 +310,23 @@ class Sending:
             keys=keys if any(keys) else None,
             tags=tags if any(tags) else None,
             properties=properties if any(properties) else None,
-            unique_keys=unique_keys,
+            message_ids=message_ids,
             **self._place,
         )
 
-    async def _send_each(self, chunk: list[Outgoing], unique_keys: list[str]) -> None:
+    async def _send_each(self, chunk: list[Outgoing], message_ids: list[str]) -> None:
         """Sends each message to the queue of its message group, in the order of the input."""
         answers: list[asyncio.Future[Any]] = []
         try:
             async with self._order:
-                for one, unique_key in zip(chunk, unique_keys, strict=True):
+                for one, message_id in zip(chunk, message_ids, strict=True):
                     await self._producer.ready(len(one.body) + PROPERTIES_SIZE_MAX)
                     sent = self._producer.send_nowait(
                         one.body,
                         keys=one.keys,
                         tag=one.tag or self._tag,
                         properties=one.properties,
-                        unique_key=unique_key,
+                        message_id=message_id,
                         message_group=one.message_group or self._message_group,
                         **self._place,
                     )

@@ -32,10 +32,10 @@ QUERY_MESSAGES_MAX_DEFAULT: Final = 64
 
 
 class KeyType(StrEnum):
-    """The kind of KEY: any key of a message (also its unique key), only its unique key, or its tag."""
+    """The kind of KEY: any key of a message (also its message id), only its message id, or its tag."""
 
     KEY = "key"
-    UNIQUE = "unique"
+    MESSAGE_ID = "message-id"
     TAG = "tag"
 
 
@@ -96,20 +96,20 @@ async def query(
     ] = None,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Find messages by key, unique key or tag. Newest first; those that wait for their delivery time too."""
+    """Find messages by key, message id or tag. Newest first; those that wait for their delivery time too."""
     check_period(begin, end)
     coverage = Coverage()
     rows: list[Message] = []
     delayed: list[DelayedMessage] = []
     async with session.client() as client:
         begin_ms, end_ms = await session.times(client, topic, begin, end, broker=broker)
-        question = _Question(topic, key, key_type.value, begin_ms, end_ms, broker)
+        question = _Question(topic, key, key_type.value.replace("-", "_"), begin_ms, end_ms, broker)
 
         def ask(messages_max: int, place: str | None) -> Awaitable[QueryAnswer]:
             return client.query(
                 topic,
                 key,
-                type=key_type.value,
+                type=question.type,
                 begin=begin_ms,
                 end=end_ms,
                 max=messages_max,
@@ -150,7 +150,7 @@ async def _delayed(session: Session, client: Client, question: _Question) -> lis
 
 def _is_wanted(delayed: DelayedMessage, question: _Question) -> bool:
     message = delayed.message
-    if question.type == "unique" and message.unique_key != question.key:
+    if question.type == "message_id" and message.message_id != question.key:
         return False
     return question.begin <= message.store_timestamp <= question.end
 

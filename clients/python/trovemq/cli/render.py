@@ -110,7 +110,7 @@ def messages_table(messages: Iterable[Message]) -> Table:
 
 def delayed_table(messages: Iterable[DelayedMessage]) -> Table:
     """One line per message that waits for its delivery time."""
-    columns = ("delivered at", "topic", "state", "tag", "keys", "unique key", "recall handle")
+    columns = ("delivered at", "topic", "state", "tag", "keys", "message id", "recall handle")
     rows = (
         (
             format_time(one.delivery_timestamp),
@@ -118,7 +118,7 @@ def delayed_table(messages: Iterable[DelayedMessage]) -> Table:
             "pending",
             printable(one.message.tags or "-"),
             printable(" ".join(one.message.keys) or "-"),
-            printable(one.message.unique_key or "-"),
+            printable(one.message.message_id),
             one.recall_handle,
         )
         for one in messages
@@ -144,7 +144,7 @@ def message_card(message: Message) -> Table:
         "queue offset": message.queue_offset,
         "commit log offset": message.physical_offset,
         "offsetMsgId": message.offset_msg_id,
-        "unique key": printable(message.unique_key or "-"),
+        "message id": printable(message.message_id),
         "keys": printable(" ".join(message.keys) or "-"),
         "tag": printable(message.tags or "-"),
         "born": f"{format_time(message.born_timestamp)} at {message.born_host}",

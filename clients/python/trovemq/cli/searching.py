@@ -42,9 +42,9 @@ async def search(
     key_prefix: Annotated[
         list[str] | None, _condition("--key-prefix", "TEXT", "The beginning of one of its keys")
     ] = None,
-    unique_id: Annotated[list[str] | None, _condition("--id", "ID", "Its unique id")] = None,
+    message_id: Annotated[list[str] | None, _condition("--message-id", "ID", "Its id")] = None,
     id_prefix: Annotated[
-        list[str] | None, _condition("--id-prefix", "TEXT", "The beginning of its unique id")
+        list[str] | None, _condition("--message-id-prefix", "TEXT", "The beginning of its id")
     ] = None,
     tag: Annotated[list[str] | None, _condition("--tag", "TAG", "Its tag")] = None,
     properties: Annotated[
@@ -74,8 +74,8 @@ async def search(
         None,
         key=key,
         key_prefix=key_prefix,
-        unique_id=unique_id,
-        unique_id_prefix=id_prefix,
+        message_id=message_id,
+        message_id_prefix=id_prefix,
         tag=tag,
         properties=[_name_and_value(text) for text in properties or ()],
         match="any" if match_any else "all",

@@ -21,7 +21,7 @@ _NAMES: Final = {
     "queue_offset": "queueOffset",
     "physical_offset": "commitLogOffset",
     "offset_msg_id": "offsetMsgId",
-    "unique_key": "uniqKey",
+    "message_id": "messageId",
     "tag": "tags",
     "client_id": "clientId",
 }
@@ -109,7 +109,7 @@ def _show(session: Session, found: MessageTrack) -> None:
     for number in sorted({copy.message for copy in found.copies}):
         copies = [copy for copy in found.copies if copy.message == number]
         first = copies[0]
-        session.output.show(Text(_printable(f"{first.unique_key or first.offset_msg_id} on {first.broker}")))
+        session.output.show(Text(_printable(f"{first.message_id or first.offset_msg_id} on {first.broker}")))
         session.output.show(Text(""))
         _show_timeline(session, found, number)
         session.output.show(Text(""))

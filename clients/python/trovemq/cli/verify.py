@@ -116,7 +116,7 @@ async def check(
             "--sample",
             parser=parse_sample,
             metavar="N|all",
-            help="How many messages to look up by id, unique key and key, too; by offset all are read.",
+            help="How many messages to look up by offsetMsgId, id and key, too; by offset all are read.",
             show_default="all",
         ),
     ] = SAMPLE_ALL,
@@ -181,11 +181,11 @@ def _show_check(
         names.get(name, name): value for name, value in fields.items() if name not in {"faults", "wrong"}
     }
     session.output.show(card({name: "yes" if value is True else value for name, value in shown.items()}))
-    columns = ("kind", "unique key", "broker", "queue", "offset", "what")
+    columns = ("kind", "message id", "broker", "queue", "offset", "what")
     rows = [
         (
             fault["kind"],
-            printable(str(fault["uniqKey"])),
+            printable(str(fault["messageId"])),
             fault["broker"],
             fault["queueId"],
             fault["queueOffset"],

@@ -166,7 +166,7 @@ class DirectConsumption:
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits for its delivery time (epoch ms). `recall_handle` is None if it has no unique key
+    """A message that waits for its delivery time (epoch ms). `recall_handle` is None if it has no message id
     and so cannot be recalled."""
 
     message: Message

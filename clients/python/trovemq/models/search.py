@@ -11,7 +11,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 from trovemq_proto.records.properties import not_of
 
-FIELDS = ("key", "unique_id", "tag", "property")
+FIELDS = ("key", "message_id", "tag", "property")
 VALUE_SIZE_MAX = 32_767
 
 
@@ -22,7 +22,7 @@ class Where:
         Where.key_prefix("N14") & (Where.tag("late") | Where.property("carrier", "UA"))
 
     Attributes:
-        kind: `key`, `unique_id`, `tag`, `property`, or `all` or `any` for `parts`.
+        kind: `key`, `message_id`, `tag`, `property`, or `all` or `any` for `parts`.
         value: The whole value, or a prefix.
         is_prefix: Whether `value` is a prefix.
         name: The name of a property.
@@ -46,14 +46,14 @@ class Where:
         return cls("key", value, is_prefix=True)
 
     @classmethod
-    def unique_id(cls, value: str) -> Where:
-        """The message's unique id (its unique key) is `value`."""
-        return cls("unique_id", value)
+    def message_id(cls, value: str) -> Where:
+        """The message's id is `value`."""
+        return cls("message_id", value)
 
     @classmethod
-    def unique_id_prefix(cls, value: str) -> Where:
-        """The message's unique id begins with `value`."""
-        return cls("unique_id", value, is_prefix=True)
+    def message_id_prefix(cls, value: str) -> Where:
+        """The message's id begins with `value`."""
+        return cls("message_id", value, is_prefix=True)
 
     @classmethod
     def tag(cls, value: str) -> Where:
@@ -106,8 +106,8 @@ def combined(
     *,
     key: str | Sequence[str] | None = None,
     key_prefix: str | Sequence[str] | None = None,
-    unique_id: str | Sequence[str] | None = None,
-    unique_id_prefix: str | Sequence[str] | None = None,
+    message_id: str | Sequence[str] | None = None,
+    message_id_prefix: str | Sequence[str] | None = None,
     tag: str | Sequence[str] | None = None,
     properties: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     match: str = "all",
@@ -117,8 +117,8 @@ def combined(
     for make, given in (
         (Where.key, key),
         (Where.key_prefix, key_prefix),
-        (Where.unique_id, unique_id),
-        (Where.unique_id_prefix, unique_id_prefix),
+        (Where.message_id, message_id),
+        (Where.message_id_prefix, message_id_prefix),
         (Where.tag, tag),
     ):
         parts += [make(value) for value in ([given] if isinstance(given, str) else given or ())]

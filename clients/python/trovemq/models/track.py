@@ -13,7 +13,7 @@ class MessageCopy:
 
     Attributes:
         broker: The broker that has it.
-        message: The number of its message, from 1: producers may send several messages with one unique key.
+        message: The number of its message, from 1: producers may send several messages with one message id.
         role: `message`, `committed` (by its transaction) and `delivered` (after its delay) are received by
             groups. `delayed`, `recall`, `half`, `given-up`, `retry`, `dead-letter` and `carried` are the
             broker's own records of it.
@@ -39,7 +39,7 @@ class MessageCopy:
     physical_offset: int
     size: int
     offset_msg_id: str
-    unique_key: str
+    message_id: str
     keys: str
     tag: str
     born_timestamp: int
