@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import FakeClient
+from trovemq.cli.counter_words import WORDS, counter_words
 from trovemq.cli.counters import MOMENTS, RATED, value_text
 from trovemq.models.all_brokers import BrokerAnswers
 from trovemq.models.cluster import BrokerInfo, BrokerStatistics
@@ -58,12 +59,12 @@ def test_counters_that_are_0_are_shown_on_request(run: Any) -> None:
     ran = run("stats")
     lines = [line.split() for line in ran.out.decode().splitlines()]
     assert lines[:4] == [
-        ["broker", "counter", "value", "a", "second"],
-        ["a", "bytes_in", "2.9", "MiB", "500.0", "KiB"],
-        ["a", "messages_in", "1,500", "250"],
+        ["broker", "figure", "value", "a", "second"],
+        ["a", "messages", "stored", "1,500", "250"],
+        ["a", "bytes", "stored", "2.9", "MiB", "500.0", "KiB"],
         ["a", "topics", "3"],
     ]
-    assert lines[4] == ["b", "bytes_in", "20.0", "KiB", "-"]
+    assert lines[4] == ["b", "messages", "stored", "10", "-"]
     assert "2 that are 0 are not shown: add --all" in ran.err
     assert "c is missing" in ran.err
 
@@ -92,3 +93,11 @@ def test_every_counter_with_a_rate_is_one_of_the_broker() -> None:
     known = {line.split("`")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")}
     assert set(RATED) <= known
     assert set(MOMENTS) <= known
+
+
+def test_every_counter_of_the_page_has_its_words() -> None:
+    part = PAGE.read_text().split("## `trovemq stats`", 1)[1].split("\n## ", 1)[0]
+    named = {line.split("`")[1] for line in part.splitlines() if line.startswith("| `")}
+    assert named == set(WORDS)
+    assert [name for name in named if "_" in counter_words(name)] == []
+    assert counter_words("newer_counter") == "newer counter"

@@ -112,7 +112,7 @@ VERBS: Final = (
     Verb(
         "stats",
         "counters",
-        "Show each broker's counters. And their rates; with --all those that are 0.",
+        "Show each broker's figures and their growth a second. With --all also those that are 0.",
     ),
     Verb(
         "support-bundle",

@@ -1,4 +1,4 @@
-"""stats: the brokers' counters, with their growth a second. docs/statistics.md explains each counter."""
+"""stats: the brokers' counters, with their growth a second: words in the table, names in objects."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from trovemq.cli.arguments import EveryBrokerOption
 from trovemq.cli.columns import Column, Columns
+from trovemq.cli.counter_words import counter_place, counter_words
 from trovemq.cli.figures import UNKNOWN, bytes_rate_text, growth, humane_count, rate_text
 from trovemq.cli.render import humane_size
 from trovemq.cli.session import Session, verb
@@ -65,10 +66,10 @@ async def stats(
             help="How long rates are measured; 0: none.",
         ),
     ] = 1.0,
-    every: Annotated[bool, typer.Option("--all", help="Counters that are 0, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Figures that are 0, too.")] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
-    """Show each broker's counters. And their rates; with --all those that are 0."""
+    """Show each broker's figures and their growth a second. With --all also those that are 0."""
     async with session.client() as client:
         begun, before = now_s(), await session.call(client.admin.statistics(broker=broker))
         after, passed = before, 0.0
@@ -120,8 +121,8 @@ class _Row:
 
 
 def _rows(one: _Counters) -> Iterator[_Row]:
-    for name, value in sorted(one.values.items()):
-        yield _Row(one.broker, name, value, one.rates.get(name), name in one.rates)
+    for name in sorted(one.values, key=counter_place):
+        yield _Row(one.broker, name, one.values[name], one.rates.get(name), name in one.rates)
 
 
 def value_text(name: str, value: int) -> str:
@@ -151,7 +152,7 @@ def _rate(row: _Row) -> str:
 
 _ROWS: Final[Columns[_Row]] = Columns(
     Column(None, "broker", lambda row: row.broker),
-    Column(None, "counter", lambda row: row.name),
+    Column(None, "figure", lambda row: counter_words(row.name)),
     Column(None, "value", lambda row: value_text(row.name, row.value), number=True),
     Column(None, "a second", _rate, number=True),
 )
