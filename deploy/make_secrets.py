@@ -50,7 +50,7 @@ def write(path: Path, text: str) -> None:
 def certificates(directory: Path, hosts: list[str]) -> None:
     """By `trovemq cert`."""
     cert = [sys.executable, "-m", "trovemq.cli", "cert"]
-    place = ["--directory", str(directory), "--force"]
+    place = ["--dir", str(directory), "--force"]
     subprocess.run([*cert, "ca", *place], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([*cert, "server", *hosts, *place], check=True, stdout=subprocess.DEVNULL)
     (directory / "ca.key").unlink()

@@ -51,7 +51,7 @@ def command_line(
     def exiting(*args: Any, **kwargs: Any) -> None:
         raise typer.Exit(command(*args, **kwargs))
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name=name, epilog=epilog)(exiting)
     app(args=None if arguments is None else list(arguments), prog_name=program)
     sys.exit(ExitCode.CLEAN)

@@ -43,9 +43,27 @@ EXIT_FINDINGS: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_CODES_HELP: Final = "Exit codes: 0 fine, 1 findings or an unreadable store, 2 usage."
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=__doc__)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help=__doc__,
+)
 
-Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="Directory of the store.")]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Directory of the store; else as `trovemq server` finds it: that of --config, or ./data.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The broker's settings.", show_default=False),
+]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,18 +105,20 @@ class DumpPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
+    root: Path
     view: StoreView
     config: Mapping[str, str]
 
 
 @app.command("verify", epilog=EXIT_CODES_HELP)
 def verify_command(
-    store: Store,
+    store: Store = None,
+    config: Config = None,
     set_: Assignments = None,
     as_json: JsonOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Checks every record, consume-queue unit and index item, and prints the findings of a recovery."""
+    """Check every record, consume-queue unit and index item, and print the findings of a recovery."""
 
     objects = _objects(as_json, output)
 
@@ -108,7 +128,7 @@ def verify_command(
         else:
             _print([finding.to_json()], objects)
 
-    opened, findings = _open(store, set_), Findings(report)
+    opened, findings = _open(store, config, set_), Findings(report)
     check_config(opened.view, findings)
     summary = verify(opened.view, findings)
     _print_summary(summary.to_json(), objects)
@@ -118,13 +138,19 @@ def verify_command(
 @app.command("dump", epilog=EXIT_CODES_HELP)
 def dump_command(
     part: Annotated[
-        DumpPart | None, typer.Argument(metavar="PART", help="None with --tree.", show_default=False)
+        DumpPart | None,
+        typer.Argument(
+            metavar="PART",
+            help="records, consumequeue, index or checkpoint; none with --tree.",
+            show_default=False,
+        ),
     ] = None,
     queue: Annotated[
         list[str] | None, typer.Argument(metavar="TOPIC QUEUE", help="For consumequeue.", show_default=False)
     ] = None,
     *,
-    store: Store,
+    store: Store = None,
+    config: Config = None,
     set_: Assignments = None,
     begin: Annotated[int, typer.Option(help="For records: the physical offset to begin at.", min=0)] = 0,
     tree: Annotated[
@@ -133,7 +159,7 @@ def dump_command(
     as_json: JsonOption = False,
     output: ObjectsOption = ObjectFormat.JSON,
 ) -> None:
-    """Shows records, the units of one consume queue, the index files, the checkpoint or a B+tree."""
+    """Show records, the units of one consume queue, the index files, the checkpoint or a B+tree."""
     arguments = queue or []
     if (part is None) == (tree is None):
         raise typer.BadParameter("name a part to show, or --tree")
@@ -141,7 +167,7 @@ def dump_command(
         raise typer.BadParameter("consumequeue needs TOPIC QUEUE")
     if part is not None and part is not DumpPart.CONSUME_QUEUE and arguments:
         raise typer.BadParameter(f"{part.value} takes no further arguments")
-    opened = _open(store, set_)
+    opened = _open(store, config, set_)
     scan = LogScan()
     objects = ObjectFormat.JSON if as_json else output
     if tree is not None:
@@ -165,7 +191,8 @@ def _print_tree(view: StoreView, chosen: TreeView, objects: ObjectFormat) -> Non
 
 @app.command("export", epilog=EXIT_CODES_HELP)
 def export_command(
-    store: Store,
+    store: Store = None,
+    config: Config = None,
     set_: Assignments = None,
     manifest: Annotated[
         bool, typer.Option("--manifest", help="One document: messages, queues, topics, settings.")
@@ -174,12 +201,12 @@ def export_command(
     as_json: JsonOption = False,
     output: ObjectsOption = ObjectFormat.JSON,
 ) -> None:
-    """Writes every message, one JSON object a line: fields, properties and the body in Base64."""
-    opened = _open(store, set_)
+    """Write every message, one JSON object a line: fields, properties and the body in Base64."""
+    opened = _open(store, config, set_)
     objects = ObjectFormat.JSON if as_json else output
     scan = LogScan()
     if manifest:
-        named = name or store.resolve().name
+        named = name or opened.root.resolve().name
         _print([export.manifest(opened.view, scan, named, opened.config)], objects)
     else:
         _print((export.message_fields(message) for message in export.messages(opened.view, scan)), objects)
@@ -188,15 +215,16 @@ def export_command(
 
 @app.command("repair", epilog=EXIT_CODES_HELP)
 def repair_command(
-    store: Store,
+    store: Store = None,
+    config: Config = None,
     set_: Assignments = None,
     as_json: JsonOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Rebuilds consume queues and key index from the log; the log is only read, damaged records stay."""
-    opened = _open(store, set_)
+    """Rebuild consume queues and key index from the log; the log is only read, damaged records stay."""
+    opened = _open(store, config, set_)
     with _failures_exit():
-        done = repair(opened.view, store)
+        done = repair(opened.view, opened.root)
     for damage in done.damages:
         path, offset = opened.view.log_place(damage.physical_offset)
         _warn(
@@ -216,13 +244,22 @@ def repair_command(
 @app.command("restore", epilog=EXIT_CODES_HELP)
 def restore_command(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="Directory of the backup.")],
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the new store.")],
+    former: Annotated[Path | None, typer.Argument(metavar="[STORE]", hidden=True)] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store", metavar="DIR", help="Directory of the new store: missing or empty.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Creates a store from a backup: compares every file with its SHA-256, and verifies the store."""
+    """Create a store from a backup: compare every file with its SHA-256, and verify the store."""
+    root = store or former  # the former place of --store, until the first release
+    if root is None:
+        raise typer.BadParameter("name the directory of the new store: --store DIR")
     with _failures_exit():
-        manifest = restore(backup, store, _check_restored)
+        manifest = restore(backup, root, _check_restored)
     summary = {
         "broker": manifest.broker,
         "createdMs": manifest.created_ms,
@@ -262,13 +299,14 @@ def _print_summary(fields: Mapping[str, object], objects: ObjectFormat | None) -
         _line(f"{name} {value}")
 
 
-def _open(store: Path, assignments: list[str] | None) -> _Opened:
+def _open(store: Path | None, config: Path | None, assignments: list[str] | None) -> _Opened:
     """Opens the store for reading; prints the error and exits if that fails."""
     try:
         loaded = load_settings(
             BrokerSettings,
             environment_prefix=ENVIRONMENT_PREFIX,
             environment={},
+            config=config,
             assignments=assignments or (),
             ignored_keys=IGNORED_KEYS,
         )
@@ -277,8 +315,9 @@ def _open(store: Path, assignments: list[str] | None) -> _Opened:
             _warn(f"error: {problem}")
         raise typer.Exit(EXIT_USAGE) from error
     given = {name: getattr(loaded.settings, name) for name in SIZES if loaded.sources[name] != "default"}
+    root = Path(loaded.settings.store) if store is None else store
     try:
-        view = StoreView.open(store, given)
+        view = StoreView.open(root, given)
     except FileNotFoundError as error:
         _warn(f"error: {error}")
         raise typer.Exit(EXIT_USAGE) from error
@@ -288,7 +327,7 @@ def _open(store: Path, assignments: list[str] | None) -> _Opened:
     if view.locked:
         _warn("warning: a broker has this store open; its files may change while they are read")
     names = (assignment.partition("=") for assignment in assignments or ())
-    return _Opened(view, {name.strip(): value.strip() for name, _, value in names})
+    return _Opened(root, view, {name.strip(): value.strip() for name, _, value in names})
 
 
 def _warn_of_damage(view: StoreView, scan: LogScan) -> int:

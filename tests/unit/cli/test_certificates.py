@@ -18,7 +18,7 @@ from trovemq_proto.tls import TlsOptions, read_tls
 @pytest.fixture
 def make(run: Any, tmp_path: Path) -> Callable[..., Any]:
     """Runs `trovemq cert …` in a separate directory."""
-    return lambda *arguments: run("--json", "cert", *arguments, "--directory", str(tmp_path / "certs"))
+    return lambda *arguments: run("--json", "cert", *arguments, "--dir", str(tmp_path / "certs"))
 
 
 def loaded(path: str) -> x509.Certificate:
@@ -90,7 +90,7 @@ def test_nothing_is_overwritten_unasked(make: Any) -> None:
 def test_without_an_authority_the_error_says_how_to_make_one(make: Any) -> None:
     refused = make("server")
     assert (refused.code, refused.note["error"]) == (1, "TLS_OPTION_ILLEGAL")
-    assert "make it with `trovemq cert ca --directory" in refused.note["message"]
+    assert "make it with `trovemq cert ca --dir" in refused.note["message"]
 
 
 def test_an_authority_whose_key_is_another_s_signs_nothing(make: Any, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_without_the_library_the_error_names_the_extra(make: Any, monkeypatch: p
 
 
 def test_people_see_the_files(run: Any, tmp_path: Path) -> None:
-    ran = run("cert", "ca", "--directory", str(tmp_path))
+    ran = run("cert", "ca", "--dir", str(tmp_path))
     assert ran.code == 0
     assert b"ca.pem" in ran.out
 
@@ -143,8 +143,8 @@ def test_revoked_certificates_stay_on_the_list_when_it_is_renewed(make: Any, tmp
 def test_only_an_authoritys_own_certificates_can_be_revoked(make: Any, run: Any, tmp_path: Path) -> None:
     make("ca")
     other = tmp_path / "others"
-    run("--json", "cert", "ca", "--directory", str(other))
-    run("--json", "cert", "client", "--directory", str(other))
+    run("--json", "cert", "ca", "--dir", str(other))
+    run("--json", "cert", "client", "--dir", str(other))
     for path in (other / "client.pem", other / "client.key", tmp_path / "missing"):
         assert make("revoke", str(path)).note["error"] == "TLS_OPTION_ILLEGAL"
     (tmp_path / "certs" / "revoked.pem").write_bytes(b"no list")

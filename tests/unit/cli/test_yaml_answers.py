@@ -36,7 +36,7 @@ LINES: Final = (
     "context list",
     "user create bob",
     "acl allow alice Pub Topic:orders",
-    "cert ca --directory DIR",
+    "cert ca --dir DIR",
     "bench fetch orders",
 )
 NO_OBJECTS: Final = {"server", "nameserver", "console", *(f"store {name}" for name in TOOLS)}

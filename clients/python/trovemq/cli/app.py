@@ -173,6 +173,7 @@ FORMER_NAMES: Final = {
     "id-prefix": "message-id-prefix",
     "id-field": "message-id-field",
     "unique": "message-id",
+    "directory": "dir",
 }
 """Options and their values that had another name before the first release; they are still accepted."""
 

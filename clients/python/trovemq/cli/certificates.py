@@ -29,7 +29,7 @@ _CERTIFICATE_MODE: Final = 0o644
 app = typer.Typer(no_args_is_help=True, help="Certificates for development.")
 
 DirectoryOption = Annotated[
-    Path, typer.Option("--directory", metavar="DIR", help="Where the files are; made if it is missing.")
+    Path, typer.Option("--dir", metavar="DIR", help="Where the files are; made if it is missing.")
 ]
 DaysOption = Annotated[
     int, typer.Option("--days", min=1, max=DAYS_MAX, help="How long the certificate is valid.")
@@ -199,9 +199,7 @@ def _authority(directory: Path) -> tuple[bytes, bytes]:
         try:
             contents.append(path.read_bytes())
         except FileNotFoundError:
-            raise _illegal(
-                f"{path} is missing: make it with `trovemq cert ca --directory {directory}`"
-            ) from None
+            raise _illegal(f"{path} is missing: make it with `trovemq cert ca --dir {directory}`") from None
         except OSError as error:
             raise _illegal(f"{path} cannot be read: {error.strerror}") from None
     warn_of_mode(path)  # the key
