@@ -1,4 +1,4 @@
-"""docs/pipeline.md: each block runs, in order, and prints the text below it; the README's example, too.
+"""docs/pipeline.md: each block runs, in order, and prints the text below it; docs/analyse.md, too.
 
 | block  | treatment                                                                                     |
 |--------|-----------------------------------------------------------------------------------------------|
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "pipeline.md"
+ANALYSIS = ROOT / "docs" / "analyse.md"
 PROGRAM = ".venv/bin/trovemq-pipeline "
 DIRECTORY = "build/tutorial"
 PORT = "8081"
@@ -51,8 +52,8 @@ class Block:
     text: str
 
 
-def blocks() -> Iterator[Block]:
-    page = PAGE.read_text(encoding="utf-8")
+def blocks(path: Path = PAGE) -> Iterator[Block]:
+    page = path.read_text(encoding="utf-8")
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         yield Block(match[1], page.count("\n", 0, match.start()) + 2, match[2])
 
@@ -90,38 +91,58 @@ def test_the_blocks_run_in_order_and_print_what_the_page_says(
             names["broker"].close()
 
 
-def test_the_readmes_example_runs(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_page_of_duckdb_and_pandas_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it stands, but for the directory of the store."""
+    """With its 400 orders in a store, and other directories than those of the page."""
     monkeypatch.setattr(session, "make_session", lambda *_args, **_options: spark)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(from trovemq_spark.*?)```", readme, flags=re.DOTALL)
-    assert '"data"' in example
-    engine = Engine(topic="flights", queue_count=1)
-    for delay in (1, 2, 6):
-        body = json.dumps({"carrier": "AA" if delay == 1 else "UA", "dep_delay": delay}).encode()
-        engine.writer.append(
-            [NewRecord("flights", QueueId(0), body, {}, born_timestamp=engine.now_ms)], engine.now_ms
-        )
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    store, archive = tmp_path / "data", tmp_path / "archive"
+    write_orders(store)
+    names: dict[str, Any] = {"__name__": "analysis"}
+    said, shown_texts = "", 0
+    for block in blocks(ANALYSIS):
+        place = f"{ANALYSIS.name}:{block.line}"
+        text = re.sub(r'"(data|archive)"', lambda name: repr(str(tmp_path / name[1])), block.text)
+        if block.kind == "text":
+            assert said == block.text, place
+            shown_texts += 1
+            continue
+        with redirect_stdout(io.StringIO()) as shown:
+            if block.kind == "sh":
+                run_sh(
+                    text.replace(" data ", f" {store} ").replace("--out archive", f"--out {archive}"),
+                    place,
+                    "trovemq-pipeline ",
+                )
+            else:
+                run_python(text, block.line, names, ANALYSIS)
+        said = shown.getvalue()
+    assert shown_texts == 3
+
+
+def write_orders(path: Path) -> None:
+    engine = Engine(topic="orders", queue_count=1)
+    for number in range(400):
+        city = ["Oslo", "Rome", "Lima"][number % 3]
+        body = json.dumps({"order": number, "city": city, "cents": number * 25}).encode()
+        properties = {"KEYS": f"order-{number}", "TAGS": "paid"}
+        record = NewRecord("orders", QueueId(0), body, properties, born_timestamp=engine.now_ms)
+        engine.writer.append([record], engine.now_ms)
     engine.store.close(engine.now_ms)
-    store = write_store(engine.files, tmp_path / "store")
-    exec(example.replace('"data"', repr(str(store))), {})
-    lines = capsys.readouterr().out.splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    assert cells == [["carrier", "avg(dep_delay)"], ["AA", "1.0"], ["UA", "4.0"]]
+    write_store(engine.files, path)
 
 
-def run_python(text: str, line: int, names: dict[str, Any]) -> None:
+def run_python(text: str, line: int, names: dict[str, Any], page: Path = PAGE) -> None:
     """A traceback names the line of the page."""
-    exec(compile("\n" * (line - 1) + text, str(PAGE), "exec"), names)
+    exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
 
 
-def run_sh(text: str, place: str) -> None:
+def run_sh(text: str, place: str, program: str = PROGRAM) -> None:
     for line in text.replace("\\\n", " ").splitlines():
-        assert line.startswith(PROGRAM), place
+        assert line.startswith(program), place
         reported = re.search(r"# exit code (\d)$", line)
-        assert cli.run(shlex.split(line.removeprefix(PROGRAM), comments=True)) == int(
+        assert cli.run(shlex.split(line.removeprefix(program), comments=True)) == int(
             reported[1] if reported else 0
         ), place
 
