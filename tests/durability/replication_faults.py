@@ -92,7 +92,7 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "a commit is counted before the first in-sync set of the epoch is confirmed",
         f"{PACKAGE}leader.py",
-        "if self.in_sync.confirmed is None:\n            return\n        mine",
+        "if not self.in_sync.may_commit:\n            return\n        mine",
         "mine",
         ("tests/unit/replication/test_leader.py::test_nothing_is_committed_before_a_set_is_confirmed",),
     ),

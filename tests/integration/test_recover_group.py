@@ -49,10 +49,14 @@ class Nodes:
         return next((one for one in self.all if self._runs(one) and one.leads(list(in_sync))), None)
 
     def until_led(self, in_sync: str) -> Broker:
-        until(f"{in_sync} are in sync", lambda: self.leader(in_sync) is not None)
-        found = self.leader(in_sync)
-        assert found is not None
-        return found
+        found: list[Broker] = []
+
+        def is_led() -> bool:
+            found[:] = [one for one in (self.leader(in_sync),) if one is not None]
+            return bool(found)
+
+        until(f"{in_sync} are in sync", is_led)
+        return found[0]
 
     @staticmethod
     def _runs(one: Broker) -> bool:
