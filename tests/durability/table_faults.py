@@ -16,6 +16,7 @@ OFFSETS: Final = "tests/unit/engine/test_offset_records.py::"
 COMMITS: Final = "tests/unit/consume/test_offset_records.py::"
 USERS: Final = "tests/unit/security/test_security_records.py::"
 BACKUPS: Final = "tests/unit/backup/test_tables.py::"
+GROUPS: Final = "tests/unit/server/test_deleted_groups.py::"
 
 TABLE_FAULTS: Final = (
     Planted(
@@ -42,8 +43,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "a table's file wins over the records after it",
         LOG,
-        "        for place, record in self._records(end):\n            if record.kind == kind:",
-        "        for place, record in self._records(end):\n            if False:",
+        "        for place, record in self._records(end):\n            if apply_record(",
+        "        for place, record in self._records(end):\n            if not kind and apply_record(",
         (f"{ENGINE}test_a_power_cut_takes_no_synced_change",),
     ),
     Planted(
@@ -226,10 +227,9 @@ TABLE_FAULTS: Final = (
     Planted(
         "the file of offsets wins over their records",
         LOG,
-        "            if record.kind == kind:\n                _apply(record, place, values, places)\n"
-        "                version, end = ",
-        "            if record.kind == kind:\n                _ = kind == OFFSETS_KIND or "
-        "_apply(record, place, values, places)\n                version, end = ",
+        "            if apply_record(kind, record, place, values, places):\n                version = ",
+        "            if kind != OFFSETS_KIND and apply_record(kind, record, place, values, places):\n"
+        "                version = ",
         (f"{OFFSETS}test_the_file_of_offsets_won_over_later_records",),
     ),
     Planted(
@@ -249,14 +249,14 @@ TABLE_FAULTS: Final = (
     Planted(
         "a file of offsets is captured during a topic's deletion",
         LOG,
-        "(not offsets or self._leaving_topics())",
-        "not offsets",
+        "(not offsets or any(self._leaving()))",
+        "(not offsets or self._leaving()[1])",
         (f"{OFFSETS}test_a_file_written_during_a_deletion_had_the_deleted_topics_offsets",),
     ),
     Planted(
         "an offset is recorded during its topic's deletion",
         LOG,
-        "        if self._leaving_topics():\n            names = ",
+        "        if any(self._leaving()):\n            names = ",
         "        if False:\n            names = ",
         (f"{OFFSETS}test_a_topic_made_again_had_an_offset_set_during_its_deletion",),
     ),
@@ -311,5 +311,40 @@ TABLE_FAULTS: Final = (
             f"{BACKUPS}test_a_backup_whose_file_was_replaced_between_undid_changes"
             "[config/trovemq-security.json]",
         ),
+    ),
+    Planted(
+        "a group's deletion leaves its offsets after a crash",
+        "store/trovemq_store/topics/table_differences.py",
+        "    if kind == OFFSETS_KIND and (group := deleted_group(record)):\n",
+        "    if not kind and (group := deleted_group(record)):\n",
+        (f"{GROUPS}test_a_group_made_again_after_a_crash_began_at_the_old_offsets",),
+    ),
+    Planted(
+        "a group's deletion leaves its deliveries after a crash",
+        "broker/trovemq_broker/state/consumer_state.py",
+        "        for _, group in deleted:\n",
+        "        for _, group in ():\n",
+        (f"{GROUPS}test_a_group_made_again_after_a_crash_began_at_the_old_offsets",),
+    ),
+    Planted(
+        "a node that follows keeps the offsets of a deleted group",
+        LOG,
+        "            if (group := deleted_group(record)) and place >= self._offsets.log_end:\n",
+        "            if (group := deleted_group(record)) and not place:\n",
+        (f"{GROUPS}test_a_promoted_node_kept_the_offsets_of_a_deleted_group",),
+    ),
+    Planted(
+        "a file of offsets that is written during a group's deletion has its offsets",
+        LOG,
+        "            if kind == OFFSETS_KIND and (not offsets or any(self._leaving())):\n",
+        "            if kind == OFFSETS_KIND and not offsets:\n",
+        (f"{GROUPS}test_what_was_written_during_a_deletion_kept_the_group",),
+    ),
+    Planted(
+        "retention removes a group's deletion while a file has its offsets",
+        "store/trovemq_store/topics/offsets.py",
+        "            self.log_end = max(self.log_end, end)\n",
+        "",
+        (f"{GROUPS}test_the_log_lost_the_deletion_before_the_file_lost_the_offsets",),
     ),
 )

@@ -20,7 +20,7 @@ from trovemq_broker.security.creators import present_creator
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import EpochMs
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
 from trovemq_store.topics.names import retry_topics
@@ -108,7 +108,9 @@ class GroupChanges:
         topics = self.topics_of(name)
         async with self._changing:
             if name in self._groups:
-                await self._delete(self._groups.begin_delete(name, now_ms=self._clock_ms()), topics)
+                end = self._store.end_offset
+                change = self._groups.begin_delete(name, now_ms=self._clock_ms(), deleted_below=end)
+                await self._delete(change, topics)
             elif topics:
                 self._forget(name)
             else:
@@ -126,7 +128,7 @@ class GroupChanges:
         def finish() -> None:
             self._groups.finish(change)
             if change.saved:
-                self._forget(change.name)
+                self._forget(change.name, change.end)
 
         async def late() -> None:
             for topic in self._own_retry_topics(change.name, topics):
@@ -138,9 +140,10 @@ class GroupChanges:
 
         await self._saver.save(change, finish, late)
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, end: PhysicalOffset = LOG_ORIGIN) -> None:
+        """`end`: of the deletion's record. A start after a crash forgets the same because of it."""
         self._delivery.forget_group(name, self._clock_ms())
-        self._store.offsets.delete_group(name)
+        self._store.offsets.delete_group(name, end)
         self._changed(name)
 
     def topics_of(self, name: str) -> list[str]:

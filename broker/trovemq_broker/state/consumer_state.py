@@ -18,6 +18,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -146,7 +147,7 @@ class ConsumerState:
             self._restore(state)
             recorded_end = state.log_end
         elif state is None and self.events.next_offset > 0:
-            self._replay(QUEUE_ORIGIN, deliveries)  # the snapshot was lost, or does not count
+            self._replay(QUEUE_ORIGIN, LOG_ORIGIN, deliveries)  # the snapshot was lost, or does not count
         else:
             self._import_from_rocketmq(now_ms)
             recorded_end = self._store.end_offset
@@ -167,19 +168,28 @@ class ConsumerState:
         self.timers.restore(state.timers)
         self.transactions.restore(state.transactions)
         self.delivery.restore(state.delivery)
-        self._replay(state.event_offset)
+        self._replay(state.event_offset, state.log_end)
 
-    def _replay(self, begin: QueueOffset, deliveries: DeliveryState | None = None) -> None:
-        """Applies the events from `begin` on. `deliveries`: a state that is newer than all of them."""
+    def _replay(
+        self, begin: QueueOffset, log_begin: PhysicalOffset, deliveries: DeliveryState | None = None
+    ) -> None:
+        """Applies the events from `begin` on, and the deletions of groups, from `log_begin` on, which may
+        lack their events. `deliveries`: a state that is newer than all of them."""
         if deliveries is not None:
             self.delivery.restore(deliveries)
-        for event in self.events.replay(begin):
+        tables = self._store.tables
+        deleted = deque(() if tables is None or deliveries else tables.deleted_groups(log_begin).items())
+        for place, event in self.events.replay_places(begin):
+            while deleted and deleted[0][0] < place:
+                self.delivery.forget_deleted(deleted.popleft()[1])
             if event.kind is EventKind.TIMER_ENDED:
                 self.timers.apply(event)
             elif event.kind is EventKind.TRANSACTION_CHECKED:
                 self.transactions.apply(event)
             elif deliveries is None:
                 self.delivery.apply(event)
+        for _, group in deleted:
+            self.delivery.forget_deleted(group)
 
     def _import_from_rocketmq(self, now_ms: EpochMs) -> None:
         """Imports the state of a store that is new, or that RocketMQ used last."""
@@ -219,6 +229,8 @@ class ConsumerState:
         few = self.events.appended_count - self._saved_events < SNAPSHOT_EVENTS_MIN
         if few and not always and not self._snapshot_requested:
             return None
+        if not always and self.groups.is_deleting:
+            return None  # the log has the deletion, perhaps, and the state has the group
         work = self._snapshot(now_ms, closed=False)
         self._snapshot_requested = False
         return work

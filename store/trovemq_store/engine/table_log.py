@@ -16,8 +16,8 @@ Invariants
   would import the same file again, over later records.
 - A store whose log has another owner (a commit limit) appends nothing here: its records win over its files.
 - An offset of a topic counts if its record, or the content of the file that has it, is not below the topic's
-  deletion. While a topic is being deleted, no file of offsets is captured, and no record of its offsets is
-  appended.
+  deletion; so does one of a group. While a topic or a group is being deleted, no file of offsets is captured,
+  and no record of its offsets is appended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ from trovemq_store.topics.json_file import ADVICE
 from trovemq_store.topics.lax_json import JsonObject
 from trovemq_store.topics.logged_table import LoggedTable
 from trovemq_store.topics.offsets import ConsumerOffsets, OffsetLimit, entry_key
-from trovemq_store.topics.table_differences import changes_of_file, later_version, unknown_entries
+from trovemq_store.topics.table_differences import (
+    apply_record,
+    changes_of_file,
+    later_version,
+    unknown_entries,
+)
 from trovemq_store.topics.table_notes import (
     NO_DELETIONS,
     OF_EMPTY,
@@ -54,6 +59,7 @@ from trovemq_store.topics.table_notes import (
     TableNotes,
 )
 from trovemq_store.topics.table_records import (
+    GROUP_KIND,
     META_QUEUE_ID,
     META_TOPIC,
     OFFSETS_KIND,
@@ -61,6 +67,7 @@ from trovemq_store.topics.table_records import (
     Entry,
     TableRecord,
     decode_table_record,
+    deleted_group,
     encode_table_record,
     in_parts,
 )
@@ -173,6 +180,8 @@ class TableLog:
             table = self._tables.get(record.kind)
             if table is not None and place >= table.log_end:
                 self._follow(table, record, place)
+            if (group := deleted_group(record)) and place >= self._offsets.log_end:
+                self._offsets.follow_deleted_group(group, PhysicalOffset(place + 1))
 
     def _follow(self, table: Table, record: TableRecord, place: PhysicalOffset) -> None:
         try:
@@ -294,9 +303,10 @@ class TableLog:
         log_end: int = LOG_ORIGIN
         for place, record in self._records(self._store.min_offset, end):
             if record.kind == kind:
-                _apply(record, place, values, places)
                 names.update(name for name, _ in record.entries)
-                version, log_end = record.version, place + 1
+                version = record.version
+            if apply_record(kind, record, place, values, places):
+                log_end = place + 1
         for name in [name for name, place in places.items() if self._is_dead(kind, name, place, end)]:
             del values[name], places[name]
         return _Recorded(values, version, places, names, PhysicalOffset(log_end))
@@ -386,9 +396,9 @@ class TableLog:
         values = self._alive_of_file(table, end)
         places, begin = dict.fromkeys(values, note.begin), end
         for place, record in self._records(end):
-            if record.kind == kind:
-                _apply(record, place, values, places)
-                version, end = record.version, PhysicalOffset(place + 1)
+            if apply_record(kind, record, place, values, places):
+                version = record.version if record.kind == kind else version
+                end = PhysicalOffset(place + 1)
         for name in [name for name, at in places.items() if at >= begin and self._is_dead(kind, name, at)]:
             del values[name], places[name]
         self._restore(table, values, version)
@@ -438,12 +448,21 @@ class TableLog:
         return self._is_complete(self._notes.get(kind), self._recorded(kind))
 
     def _alive_of_file(self, table: Table, end: PhysicalOffset) -> JsonObject:
-        """The entries of the file, whose content has that end, without those of topics that were deleted
-        since."""
+        """The entries of the file, whose content has that end, without those of topics and groups that were
+        deleted since."""
         kind = table.NOUN
+        groups = set(self.deleted_groups(end).values()) if kind == OFFSETS_KIND else ()
         return {
-            name: value for name, value in table.values.items() if not self._is_dead_in_file(kind, name, end)
+            name: value
+            for name, value in table.values.items()
+            if not self._is_dead_in_file(kind, name, end) and not (groups and entry_key(name)[1] in groups)
         }
+
+    def deleted_groups(self, begin: PhysicalOffset) -> dict[PhysicalOffset, str]:
+        """The groups whose deletions are in the log from `begin` on, by the place of the record, in order.
+        TroveError STORE_NEWER."""
+        found = ((place, deleted_group(record)) for place, record in self._records(begin))
+        return {place: group for place, group in found if group}
 
     def _restore(self, table: Table, values: JsonObject, version: JsonObject) -> None:
         try:
@@ -473,7 +492,7 @@ class TableLog:
         writes = []
         log_end = self._store.visible_offset if self.follows else self._store.log.end
         for kind, table in self._tables.items():
-            if kind == OFFSETS_KIND and (not offsets or self._leaving_topics()):
+            if kind == OFFSETS_KIND and (not offsets or any(self._leaving())):
                 continue
             end = table.content_end(log_end)
             if table.lacks(self._written.get(kind)) and end <= limit:
@@ -482,12 +501,16 @@ class TableLog:
                 writes.append(_Write(kind, table, table.file.capture(table.version), begin, end, written))
         return TableFilesWork(self._notes, writes, self._store.deletions) if writes else None
 
-    def _leaving_topics(self) -> frozenset[str]:
-        """Topics whose deletion is in the log, perhaps, and whose offsets are still there."""
-        topics = self._tables.get(TopicTable.NOUN)
-        change = None if topics is None else topics.pending_change
-        parts = () if change is None else change.parts
-        return frozenset(part.name for part in parts if part.value is None)
+    def _leaving(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Topics, and groups, whose deletion is in the log, perhaps, and whose offsets are still there."""
+
+        def of(kind: str) -> frozenset[str]:
+            table = self._tables.get(kind)
+            change = None if table is None else table.pending_change
+            parts = () if change is None else change.parts
+            return frozenset(part.name for part in parts if part.value is None)
+
+        return of(TopicTable.NOUN), of(GROUP_KIND)
 
     def finish_write(self, work: TableFilesWork) -> None:
         """Call on the engine's thread after run(), unless it failed."""
@@ -511,12 +534,12 @@ class TableLog:
         """Appends up to REAPPENDED_AT_ONCE entries again whose record lies below that offset. Returns how
         many; 0: there are none. When they are on disk, and the files are written after that,
         the log may begin there. TroveError DISK_FULL, CREATE_MAPPED_FILE_FAILED, STORE_FAILED,
-        UNKNOWN_ERROR; SERVICE_NOT_AVAILABLE while a topic of the entries is being deleted."""
+        UNKNOWN_ERROR; SERVICE_NOT_AVAILABLE while a topic or group of the entries is being deleted."""
         for table in self._tables.values():
             part = table.below(physical_offset, REAPPENDED_AT_ONCE)
             if part:
                 if table is self._offsets and any(map(self._is_leaving, part)):
-                    raise TroveError(errors.SERVICE_NOT_AVAILABLE, "a topic is being deleted")
+                    raise TroveError(errors.SERVICE_NOT_AVAILABLE, "a topic or a group is being deleted")
                 pending = _appended_values(table)
                 entries = {name: pending.get(name, table.value_of(name)) for name in part}
                 self._append_now(table, entries, finished=not pending)
@@ -539,7 +562,7 @@ class TableLog:
         result. None: there are none. The errors of MessageStore.append()."""
         offsets = self._offsets
         names = list(offsets.unrecorded)
-        if self._leaving_topics():
+        if any(self._leaving()):
             names = [name for name in names if not self._is_leaving(name)]
         if not names:
             return None
@@ -547,7 +570,9 @@ class TableLog:
         return offsets.log_end
 
     def _is_leaving(self, name: str) -> bool:
-        return entry_key(name)[0] in self._leaving_topics()
+        topic, group = entry_key(name)
+        topics, groups = self._leaving()
+        return topic in topics or group in groups
 
     def lack_below(self, physical_offset: PhysicalOffset) -> bool:
         """Whether a file may lack a change, perhaps a deletion, whose record lies below that offset."""
@@ -563,17 +588,6 @@ def _appended_values(table: Table) -> dict[str, object | None]:
     """Of the change that is in the log and not finished: its record is the last one of its entries."""
     change = table.pending_change
     return {} if change is None else {part.name: part.value for part in change.parts[: len(change.places)]}
-
-
-def _apply(
-    record: TableRecord, place: PhysicalOffset, values: JsonObject, places: dict[str, PhysicalOffset]
-) -> None:
-    for name, value in record.entries:
-        places.pop(name, None)
-        if value is None:
-            values.pop(name, None)
-        else:
-            values[name], places[name] = value, place
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId, QueueOffset
+from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queue_messages import messages_from
 from trovemq_store.engine.record_writer import NewRecord, RecordWriter
@@ -90,12 +90,16 @@ class EventLog:
 
     def replay(self, begin: QueueOffset) -> Iterator[Event]:
         """Every event of the log from that queue offset on, in order; an unreadable record is skipped."""
+        return (event for _, event in self.replay_places(begin))
+
+    def replay_places(self, begin: QueueOffset) -> Iterator[tuple[PhysicalOffset, Event]]:
+        """The same, with the physical offset of each event's record."""
         for _, message in messages_from(self._store, EVENTS_TOPIC, EVENTS_QUEUE_ID, begin):
             count = 0
             try:
                 for event in decode_events(message.body):
                     count += 1
-                    yield event
+                    yield message.physical_offset, event
             except ValueError:
                 continue
             if count < EVENTS_MAX:  # a full record may be followed by others of its flush

@@ -251,10 +251,12 @@ class ConsumerOffsets:
         for key in [key for key in self._table if key[0] == topic]:
             self._delete(key)
 
-    def delete_group(self, group: str) -> None:
-        """Forgets the group's offsets of every topic; durable with the next persist()."""
+    def delete_group(self, group: str, end: PhysicalOffset = LOG_ORIGIN) -> None:
+        """Forgets the group's offsets of every topic; durable with the next persist(), or because a record
+        that ends there says it."""
         for key in [key for key in self._table if key[1] == group]:
             self._delete(key)
+            self.log_end = max(self.log_end, end)
 
     def _delete(self, key: tuple[str, str]) -> None:
         self._entry_count -= len(self._table.pop(key))
@@ -350,6 +352,11 @@ class ConsumerOffsets:
         self._change += 1
         self.set_place(name, None if value is None else place)
         self.log_end = end
+
+    def follow_deleted_group(self, group: str, end: PhysicalOffset) -> None:
+        """Makes the deletion of another node's record, which ends there."""
+        for key in [key for key in self._table if key[1] == group]:
+            self.follow(entry_name(*key), None, {}, end, end)
 
     def set_place(self, name: str, place: PhysicalOffset | None) -> None:
         """The last record of the entry lies there; None: it is deleted."""

@@ -302,13 +302,21 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         """Forgets the group. TroveError GROUP_NOT_FOUND; GROUP_ILLEGAL for one of RocketMQ's own."""
         self._carry_out(self.begin_delete(name, now_ms=now_ms))
 
-    def begin_delete(self, name: str, *, now_ms: EpochMs | None = None) -> GroupChange:
-        """The group is gone from now on; it is back if run() fails."""
+    def begin_delete(
+        self, name: str, *, now_ms: EpochMs | None = None, deleted_below: PhysicalOffset | None = None
+    ) -> GroupChange:
+        """The group is gone from now on; it is back if run() fails. deleted_below: the end of the log: all
+        that the log has of its offsets and deliveries is dead with the record."""
         before = self.require(name)
         self._check_not_own(name)
-        change = self._begin_delete(before, now_ms)
+        change = self._begin_delete(before, now_ms, deleted_below)
         self._unsaved.discard(name)
         return change
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a group's deletion has begun, and is not finished."""
+        return self._change is not None and any(part.value is None for part in self._change.parts)
 
     def save_work(self, *, now_ms: EpochMs | None = None) -> GroupChange | None:
         """The change that saves the groups which were created by use; None if there are none, or during a

@@ -1,4 +1,4 @@
-"""Which entries of a table another program has changed in its file.
+"""What a record changes in a table, and which entries of it another program has changed in its file.
 
 | name        | values of the entry by name                                                     |
 |-------------|---------------------------------------------------------------------------------|
@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.topics.lax_json import JsonObject
+from trovemq_store.topics.offsets import entry_key
+from trovemq_store.topics.table_records import OFFSETS_KIND, TableRecord, deleted_group
 
 Values = Mapping[str, object]
 
@@ -40,3 +43,28 @@ def later_version(ours: JsonObject, theirs: JsonObject) -> JsonObject:
 def _counter(version: JsonObject) -> int:
     counter = version.get("counter")
     return counter if isinstance(counter, int) else 0
+
+
+def apply_record(
+    kind: str,
+    record: TableRecord,
+    place: PhysicalOffset,
+    values: JsonObject,
+    places: dict[str, PhysicalOffset],
+) -> bool:
+    """Makes the record's change of the table of that kind. Whether there is one."""
+    if kind == OFFSETS_KIND and (group := deleted_group(record)):
+        gone = [name for name in values if entry_key(name)[1] == group]
+        for name in gone:
+            del values[name]
+            places.pop(name, None)
+        return bool(gone)
+    if record.kind != kind:
+        return False
+    for name, value in record.entries:
+        places.pop(name, None)
+        if value is None:
+            values.pop(name, None)
+        else:
+            values[name], places[name] = value, place
+    return True

@@ -13,7 +13,8 @@ A record's body is a JSON object, in ASCII:
 |              | Of several entries: an object of these by name                                            |
 | dataVersion  | RocketMQ's version of the table after this change                                         |
 | deletedBelow | of a topic that is or was deleted: its records below this physical offset are dead        |
-|              | (deletions.py). Missing if none is, also where another program removes it from the file   |
+|              | (deletions.py). Of a deleted group: so are its offsets and deliveries. Missing if none    |
+|              | is, also where another program removes the entry from the file                            |
 
 Offsets have several entries: those of one iteration of the event loop. An entry is `topic@group`, its value
 the offsets by queue. Users, rules and quotas (`security`) have those of a change, sealed as in their file
@@ -41,6 +42,7 @@ META_TOPIC: Final = "rmq_sys_trovemq_meta"
 META_QUEUE_ID: Final = QueueId(0)
 FORMAT: Final = 1
 DELETED_BELOW: Final = "deletedBelow"
+GROUP_KIND: Final = "group"
 OFFSETS_KIND: Final = "offsets"
 SECURITY_KIND: Final = "security"
 SEVERAL: Final = frozenset((OFFSETS_KIND, SECURITY_KIND))
@@ -67,6 +69,13 @@ class TableRecord:
         if self.kind not in SEVERAL:
             return ((self.name, self.value),)
         return list((self.value or {}).items())  # type: ignore[arg-type]
+
+
+def deleted_group(record: TableRecord) -> str:
+    """The group whose offsets and deliveries are dead by this record, as far as the log has them before it;
+    empty if there is none."""
+    is_deleted = record.kind == GROUP_KIND and record.value is None and record.deleted_below is not None
+    return record.name if is_deleted else ""
 
 
 def encode_table_record(

@@ -278,6 +278,11 @@ class Delivery(Receiving):
         """Applies one event; events come in log order, then complete_replay() is to be called."""
         replay.apply(self.group_topics, event)
 
+    def forget_deleted(self, group: str) -> None:
+        """As the event of forget_group(): the log has the group's deletion there, and the event perhaps
+        not."""
+        self.group_topics.forget(group, None)
+
     def snapshot(self) -> DeliveryState:
         """The whole state."""
         return snapshots.snapshot(self.group_topics)
