@@ -136,6 +136,11 @@ class SecurityEntries(ConfigTable[SealedEntry]):
         file = SecurityFile(files)
         return cls(file, file.load())
 
+    @property
+    def have_users(self) -> bool:
+        """Whether there is any. For any thread."""
+        return any(name.startswith(USER) for name in list(self.values))
+
     @classmethod
     def without_file(cls, files: FileSystem, fault: str) -> SecurityEntries:
         """Empty: the log gives the entries, and the file is written again. `fault`: why its copies do not

@@ -22,6 +22,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_store.replica.membership import Member
 
 A, B = (Member(node, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}") for node, port in (("a", 1), ("b", 3)))
+NO_LOG_IN = TroveError(errors.AUTHENTICATION_DISABLED, "the group has users")
 WRONG_KEY = TroveError(errors.SEALING_KEY_MISMATCH, "the users are sealed by another key")
 
 
@@ -103,6 +104,20 @@ async def test_a_former_leader_waits_again_for_each_later_promise(former: Former
 
 @pytest.mark.asyncio
 async def test_a_former_leader_that_no_node_has_left_leads_at_once(former: Former) -> None:
+    await former.step(promised=0)
+    assert former.leads is not None
+
+
+@pytest.mark.asyncio
+async def test_a_node_without_authentication_served_a_group_with_users(former: Former) -> None:
+    former.role.users_failure = lambda: NO_LOG_IN
+    await former.step(promised=0)
+    assert former.leads is None
+    assert "switch authentication_enable on" in former.role.status().cannot_lead
+    with pytest.raises(TroveError, match="the group has users") as refused:
+        await former.role.promote(PromotionAsked("the other one is off", 1 << 30))
+    assert refused.value.spec is errors.AUTHENTICATION_DISABLED
+    former.role.users_failure = lambda: None
     await former.step(promised=0)
     assert former.leads is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import grpc
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
+from tests.support.atomic import SEGMENT
 from tests.support.engine import open_store
+from tests.support.followers import commit, copy, follower
 from tests.support.stubs import PRODUCERS, add_fake
+from tests.unit.security.test_security_records import led_users
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.view import GroupLeader, GroupNode
 from trovemq_broker.daemon.replica.waiting_servers import ForwardBy, WaitingServers
@@ -20,6 +24,7 @@ from trovemq_broker.replication.status import NodeStatus
 from trovemq_broker.server.native import leader_calls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import LOG_ORIGIN
 from trovemq_proto.v1 import producer_pb2
 from trovemq_store.files.memory import MemoryFileSystem
 
@@ -41,6 +46,29 @@ async def test_a_follower_whose_callers_log_in_ended_at_its_start(tmp_path: Path
 
     servers = WaitingServers(settings, "1", unused, refusal, lambda: "", (), CollectorRegistry())
     await servers.open(open_store(MemoryFileSystem()))
+    await servers.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_node_without_authentication_says_that_the_group_has_users(tmp_path: Path) -> None:
+    """As its leader it would serve all callers, whatever the rules say. The users come with the log."""
+    leader, _ = led_users()
+    store = follower(MemoryFileSystem(), LOG_ORIGIN, replace(SEGMENT, tables_in_log=True))
+    settings = BrokerSettings(store=str(tmp_path), listen="127.0.0.1:0", http="off")
+    unused: Any = None
+    servers = WaitingServers(
+        *(settings, "1", unused, lambda: TroveError(errors.NOT_LEADER), lambda: "", (), CollectorRegistry())
+    )
+    await servers.bind()
+    await servers.open(store)
+    assert servers.users_failure() is None
+    copy(leader, store)
+    commit(store, leader.end_offset)
+    failure = servers.users_failure()
+    assert failure is not None
+    assert failure.spec is errors.AUTHENTICATION_DISABLED
+    servers.follow_users(open_store(MemoryFileSystem()))
+    assert servers.users_failure() is None, "it has another store since, without users"
     await servers.stop()
 
 

@@ -428,9 +428,12 @@ class FollowerRole:
         """A leader opens the users before it serves, and ends where it cannot."""
         if (failure := self.users_failure()) is None:
             return ""
+        to_do = "give it the sealing_key_file of the other nodes"
+        if failure.spec is errors.AUTHENTICATION_DISABLED:
+            to_do = "switch authentication_enable on, with the sealing_key_file of the other nodes"
         return (
             f"node {self._settings.node_name} cannot open the users, so it cannot lead: {failure.message};"
-            " give it the sealing_key_file of the other nodes, and start it again"
+            f" {to_do}, and start it again"
         )
 
     def cannot_take_over(self, _node: Node) -> str:

@@ -223,7 +223,6 @@ class WaitingServers:
             settings, gate = self._settings, self._gate
             opened = await asyncio.to_thread(lambda: open_security(settings, store, gate, follows=True))
             self._security = security = opened
-            self.follow_users(store)
             groups = await asyncio.to_thread(SubscriptionGroups.load, store.files)
 
             def admit(store: MessageStore) -> None:
@@ -233,6 +232,7 @@ class WaitingServers:
             admit(store)
             if self.reads is not None:
                 self.reads.admit = admit
+        self.follow_users(store)
         server = self._grpc.server
         refusing, forwarded = _Refusing(self._refusal), self._forwarded()
         for name, service in REFUSED:
@@ -278,9 +278,8 @@ class WaitingServers:
 
     def follow_users(self, store: MessageStore) -> None:
         """The users are those of this store from now on, and change with its records."""
-        entries = store.security
+        self._entries = entries = store.security
         if self._security is not None and entries is not None:
-            self._entries = entries
             entries.add_change_listener(self._users_changed)
             self._users_changed()
 
@@ -303,8 +302,13 @@ class WaitingServers:
         return "" if (error := self.users_failure()) is None else error.message
 
     def users_failure(self) -> TroveError | None:
-        """Why this node cannot open the users; None: it can, or its callers do not log in."""
-        return None if self._security is None else self._security.table.failure
+        """Why this node cannot check its callers as the group's users; None: it can, or there are none."""
+        if self._security is not None:
+            return self._security.table.failure
+        if self._entries is None or not self._entries.have_users:
+            return None
+        text = "the group has users, and authentication_enable is off here: it would serve everybody"
+        return TroveError(errors.AUTHENTICATION_DISABLED, text)
 
     async def stop(self) -> None:
         """Ends the calls that run, the addresses are free afterwards."""
