@@ -1,4 +1,4 @@
-"""What a record changes in a table, and which entries of it another program has changed in its file.
+"""The changes that a record makes in a table, and those that another program has made in its file.
 
 | name        | values of the entry by name                                                     |
 |-------------|---------------------------------------------------------------------------------|
