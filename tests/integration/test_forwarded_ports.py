@@ -187,6 +187,38 @@ def test_offsets_of_both_brokers_are_reset_by_one_call(cluster: Cluster) -> None
     assert bodies == [b"b1", b"b2"]
 
 
+def admin(address: str, method: str, request: Any, reply_type: Any) -> Any:
+    with grpc.insecure_channel(address) as channel:
+        data = channel.unary_unary(f"/apache.rocketmq.v2.Admin/{method}")(
+            request.SerializeToString(), timeout=60
+        )
+    return reply_type.FromString(data)
+
+
+def test_a_key_is_found_on_both_brokers_through_one_port(cluster: Cluster) -> None:
+    topic = v2.Resource(name=TOPIC)
+    both(cluster.client("b1"))
+    for number in range(EACH):
+        send = admin_pb2.AdminSendMessageRequest(topic=topic, body=f"{number}".encode(), key="k")
+        address = cluster.brokers[f"b{number % 2 + 1}"].address
+        sent = admin(address, "AdminSendMessage", send, admin_pb2.AdminSendMessageResponse)
+        assert sent.status.code == v2.OK, sent.status
+    port, bodies = cluster.ports["b1"].address, list[bytes]()
+    request = admin_pb2.ListMessageRequest(topic=topic, message_key="k", max_message_nums=4)
+    for count in (4, EACH - 4):
+        found = admin(port, "QueryMessage", request, admin_pb2.ListMessageResponse)
+        assert (found.status.code, len(found.messages)) == (v2.OK, count), found.status
+        bodies += [one.body for one in found.messages]
+        request.scroll_id = found.scroll_id
+    assert bodies == [f"{number}".encode() for number in reversed(range(EACH))]
+    assert request.scroll_id == ""
+    cluster.nameserver.kill()  # so that the dead broker stays in the routes
+    cluster.brokers["b2"].kill()
+    found = admin(port, "QueryMessage", request, admin_pb2.ListMessageResponse)
+    assert (found.status.code, len(found.messages)) == (v2.MULTIPLE_RESULTS, EACH // 2)
+    assert "broker b2" in found.status.message
+
+
 def receive(client: ClusterClient, queue: Any, count: int) -> list[Any]:
     """Messages of this queue, as an official client asks: it names the queue's broker."""
     taken: list[Any] = []

@@ -6,8 +6,10 @@
 | AdminSendMessage              | this broker, or one with the topic; with a message group and a        |
 |                               | placement the broker to which the group belongs                       |
 | DescribeTopicStatus           | this broker, or one with the topic                                    |
-| QueryMessage, VerifyMessage   | this broker; if it lacks the topic or the message, those with the     |
-|                               | topic, until one has it. A QueryMessage that names a broker: that one |
+| QueryMessage by id,           | this broker; if it lacks the topic or the message, those with the     |
+| VerifyMessage                 | topic, until one has it                                               |
+| QueryMessage by key           | every broker that has the topic (key_queries.py)                      |
+| QueryMessage of a broker      | the one that it names                                                 |
 
 All others are about the process, the clients or the queues of the broker that is called.
 """
@@ -19,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from trovemq_broker.server.rocketmq.forwards import Forwards
+from trovemq_broker.server.rocketmq.key_queries import KeyQueries, Limits
 from trovemq_broker.server.wire.forwarded_messages import is_missing, refusal_of
 from trovemq_broker.server.wire.resources import topic_to_read, topic_to_send
 from trovemq_broker.server.wire.statuses import Context
@@ -37,11 +40,13 @@ MISSING: Final = (errors.TOPIC_NOT_FOUND, errors.MESSAGE_NOT_FOUND)
 
 
 class AdminForwards:
-    """Wraps the methods of this broker. `has_topic`: whether this broker has the topic."""
+    """Wraps the methods of this broker. `has_topic`: whether this broker has the topic. `limits`: of a query
+    by key."""
 
-    def __init__(self, forwards: Forwards, has_topic: Callable[[str], bool]) -> None:
+    def __init__(self, forwards: Forwards, has_topic: Callable[[str], bool], limits: Limits) -> None:
         self._forwards = forwards
         self._has_topic = has_topic
+        self._limits = limits
 
     def around(self, methods: Mapping[str, Method]) -> dict[str, Method]:
         """The methods that forward, by name."""
@@ -49,17 +54,26 @@ class AdminForwards:
             RESET: self._everywhere(methods[RESET]),
             SEND: self._at_topic(methods[SEND]),
             STATUS: self._until_found(STATUS, methods[STATUS]),
-            QUERY: self._at_named(self._until_found(QUERY, methods[QUERY])),
+            QUERY: self._query(methods[QUERY]),
             VERIFY: self._until_found(VERIFY, methods[VERIFY]),
         }
 
     async def _ask(self, broker: str, name: str, request: Any, context: Context) -> bytes:
         return await self._forwards.one(broker, name, request.SerializeToString(), context)
 
-    def _at_named(self, method: Method) -> Method:
+    def _query(self, method: Method) -> Method:
+        by_id, by_key = (
+            self._until_found(QUERY, method),
+            KeyQueries(self._forwards, self._limits, method).call,
+        )
+
         async def call(request: Any, context: Context) -> Any:
-            broker = self._forwards.offsets_broker(request.broker_name)
-            return await (self._ask(broker, QUERY, request, context) if broker else method(request, context))
+            if broker := self._forwards.offsets_broker(request.broker_name):
+                return await self._ask(broker, QUERY, request, context)
+            if request.broker_name:
+                return await method(request, context)
+            asked = by_key if request.WhichOneof("search_key") == "message_key" else by_id
+            return await asked(request, context)
 
         return call
 
@@ -110,7 +124,7 @@ class AdminForwards:
                 if refusal := refusal_of(outcome, broker):
                     raise refusal
                 reply = reply or outcome
-            if away := self._forwards.placed_away(topic):
+            if away := ", ".join(self._forwards.placed_away(topic)):
                 text = f"topic {topic} lies on {away}, too, which is away; all others have reset the group:"
                 raise TroveError(errors.BROKER_NOT_FOUND, f"{text} call again when it is back", broker=away)
             return reply

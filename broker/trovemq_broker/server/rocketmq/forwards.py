@@ -90,6 +90,11 @@ class Forwards:
         self.mirrors: Final = Mirrors(calls)
 
     # --- the broker -----------------------------------------------------------------------------------
+    @property
+    def broker(self) -> str:
+        """The name of this one."""
+        return self._broker
+
     def queue_broker(self, name: str) -> str:
         """The other broker of a queue that a request names; empty for this one, and for a name that is not
         known."""
@@ -171,10 +176,9 @@ class Forwards:
         """The other brokers that have the topic, by name."""
         return [one.broker for one in self._others.holding(topic)]
 
-    def placed_away(self, topic: str) -> str:
-        """The names of the other brokers on which the topic lies, and that are away; empty without any."""
-        absent = {*self._placement_of(topic)} - {self._broker, *self._others.names()}
-        return ", ".join(sorted(absent))
+    def placed_away(self, topic: str) -> Sequence[str]:
+        """The names of the other brokers on which the topic lies, and that are away."""
+        return sorted({*self._placement_of(topic)} - {self._broker, *self._others.names()})
 
     def transaction_brokers(self, topic: str, transaction_id: str) -> Sequence[str]:
         """The other brokers that may have the transaction."""

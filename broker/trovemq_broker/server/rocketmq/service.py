@@ -28,6 +28,7 @@ from trovemq_broker.server.rocketmq.admin_forwards import AdminForwards
 from trovemq_broker.server.rocketmq.forwarding_calls import ForwardingCalls
 from trovemq_broker.server.rocketmq.forwards import Forwards
 from trovemq_broker.server.rocketmq.group_views import GroupViews
+from trovemq_broker.server.rocketmq.key_queries import Limits
 from trovemq_broker.server.rocketmq.liveness import Liveness
 from trovemq_broker.server.rocketmq.puller import Puller
 from trovemq_broker.server.rocketmq.receive_calls import ReceiveCalls
@@ -180,8 +181,10 @@ class RocketmqService:
         """The handler of each call, by name. They need no client id."""
         calls = self._admin_calls()
         if self._forwards is not None:
-            topics = self._core.store.topics
-            calls |= AdminForwards(self._forwards, lambda topic: topics.get(topic) is not None).around(calls)
+            topics, settings = self._core.store.topics, self._core.store.settings
+            limits = Limits(settings.query_messages_max, settings.query_page_bytes_max)
+            forwards = AdminForwards(self._forwards, lambda topic: topics.get(topic) is not None, limits)
+            calls |= forwards.around(calls)
         return {
             name: status_handler(ADMIN.methods_by_name[name], call, anonymous=True)
             for name, call in calls.items()
