@@ -104,7 +104,7 @@ class ChannelEndpoint(Endpoint):
         self.abort()
 
     def on_unresponsive(self) -> None:
-        self.reason = "keepalive watchdog timeout"
+        self.reason = "no answer to a ping, the server or the network stands still"
 
     def may_ping(self) -> bool:
         return self.ready and (self.options.keepalive_without_calls or bool(self.connection.streams))
