@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,21 @@ def options_of(run: Any, *arguments: str) -> ClientOptions | None:
 
 
 def test_without_them_the_sdk_decides(run: Any) -> None:
-    assert options_of(run, "cluster") is None
+    options, default = options_of(run, "cluster"), ClientOptions()
+    assert options == replace(default, call_timeout_ms=24_000, connect_timeout_ms=24_000), "of 30 s"
+
+
+def test_one_silent_broker_does_not_use_up_the_timeout(run: Any) -> None:
+    """A query with `--timeout 5` failed where it had the answers of all brokers but one."""
+    options = options_of(run, "cluster", "--timeout", "5")
+    assert options is not None
+    assert (options.call_timeout_ms, options.connect_timeout_ms) == (4_000, 4_000)
+    options = options_of(run, "--tls", "cluster", "--timeout", "1000")
+    assert options is not None
+    assert (options.tls, options.call_timeout_ms) == (True, ClientOptions().call_timeout_ms)
+    options = options_of(run, "cluster", "--timeout", "0.001")
+    assert options is not None
+    assert options.call_timeout_ms == 1
 
 
 def test_they_stand_before_or_after_the_verb_and_the_later_wins(run: Any) -> None:

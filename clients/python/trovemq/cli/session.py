@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
@@ -44,7 +44,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import Client
+    from trovemq import Client, ClientOptions
     from trovemq.cli.times import Moment
 
 UNSEEN: Final = (
@@ -60,6 +60,8 @@ ABSENT: Final = (
 """Errors of something that a broker may have which the given address does not lead to."""
 SILENT_SHOWN_MAX: Final = 3
 """How many brokers a message names."""
+CALL_SHARE: Final = 0.8
+"""Of --timeout, for a call to one broker."""
 
 MESSAGE_FORMAT: Final = "message_format"
 MessageFormatOption = Annotated[
@@ -111,8 +113,8 @@ class Session:
 
         server = chosen_server(self.options.server, self.options.context, SERVER_DEFAULT)
         self.server = without_secret(server)
-        connecting = self.options.connecting.client_options()
-        client = await self.call(trovemq.connect(server, options=connecting))
+        given = self.options.connecting.client_options() or trovemq.ClientOptions()
+        client = await self.call(trovemq.connect(server, options=self._within_timeout(given)))
         self.connected = client
         try:
             yield client
@@ -206,6 +208,15 @@ class Session:
         except TimeoutError:
             message = f"{self._silent()} did not answer within {self.timeout_s:g} s"
             raise TroveError(errors.REQUEST_TIMEOUT, message, server=self.server) from None
+
+    def _within_timeout(self, options: ClientOptions) -> ClientOptions:
+        """A call to one broker ends before the request does: so the answers of the others are shown."""
+        ms_max = max(int(CALL_SHARE * self.timeout_s * 1_000), 1)
+        return replace(
+            options,
+            call_timeout_ms=min(options.call_timeout_ms, ms_max),
+            connect_timeout_ms=min(options.connect_timeout_ms, ms_max),
+        )
 
     @property
     def wait_s(self) -> float:
