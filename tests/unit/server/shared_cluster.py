@@ -65,6 +65,7 @@ class Cluster:
         self.followers: dict[str, Follower] = {name: follower(name, seal=sealer) for name in names[1:]}
         self.away: set[str] = set()
         self.unreachable = False
+        self.silent = False
         self.forwarded: list[tuple[str, str, str]] = []
         self._changing = asyncio.Lock()
         for one in self.followers.values():
@@ -136,6 +137,8 @@ class _Shared:
         cluster = self._cluster
         if cluster.unreachable:
             raise TroveError(errors.CONFIG_OWNER_UNREACHABLE, "broker a does not answer")
+        if cluster.silent:
+            await asyncio.Event().wait()
         cluster.forwarded.append((method, caller, source))
         owner = cluster.brokers[cluster.owner.head.owner]
         return await owner.services.all.shared_changes.handle(method, request, caller, source)

@@ -479,6 +479,20 @@ def test_an_unreachable_owner_is_an_error_and_changes_nothing() -> None:
     run(test)
 
 
+def test_an_owner_that_stands_still_is_named_before_the_deadline() -> None:
+    """The caller got REQUEST_TIMEOUT of the broker that it had called, which works."""
+
+    async def test(cluster: Cluster) -> None:
+        cluster.silent = True
+        began = asyncio.get_running_loop().time()
+        error = await refusal(cluster.brokers["b"].ask("CreateTopic", topic="orders"))
+        assert error.spec is errors.CONFIG_OWNER_UNREACHABLE
+        assert "owner a of the cluster's configuration did not answer in time" in error.message
+        assert asyncio.get_running_loop().time() - began < 30
+
+    run(test)
+
+
 def test_a_call_is_forwarded_once() -> None:
     async def test(cluster: Cluster) -> None:
         shared = cluster.brokers["b"].services.all.shared_changes
