@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.conftest import CommandLine, FakeClient
 
 
 def test_options_of_the_bare_verb_stand_before_or_after_it(run: CommandLine) -> None:
@@ -62,3 +62,12 @@ def test_a_setting_that_the_command_itself_gives_was_ignored(
     assert (ran.code, ran.out) == (2, b"")
     assert f"--set {name}: the command itself sets it" in ran.err
     assert not (tmp_path / "c").exists()
+
+
+def test_a_nameserver_without_brokers_was_an_empty_table(run: CommandLine, client: FakeClient) -> None:
+    client.brokers = ()
+    ran = run("cluster")
+    assert ran.code == 0
+    assert "no broker is registered there" in ran.err
+    client.brokers = ("broker-a",)
+    assert "no broker is registered" not in run("cluster").err

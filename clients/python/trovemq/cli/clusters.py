@@ -52,10 +52,18 @@ async def cluster(session: Session) -> None:
     for lost in state.lost:
         session.output.item(_LOST.fields(lost))
     session.show_table(_ROUTES, [*map(_ROUTES.row, state.brokers), *map(_LOST.row, state.lost)])
+    if not state.brokers and not state.lost:
+        session.output.remark(_EMPTY)
     for route in state.brokers:
         if left_out := route.broker.topics_left_out:
             what = f"{left_out} more topics of {route.broker.name} are beyond a limit of the nameserver"
             session.output.remark(f"{what}, so no client finds them there: see trovemq doctor")
+
+
+_EMPTY: Final = (
+    "no broker is registered there: those that run register within 10 s of a nameserver's start; a new one"
+    " names it by --nameserver"
+)
 
 
 def _state(broker: BrokerInfo) -> str:
