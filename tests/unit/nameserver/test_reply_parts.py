@@ -154,7 +154,7 @@ async def test_brokers_and_clients_join_what_one_message_has_no_space_for(
     settings = replace(options.channel_settings(), message_size_max=GRPC_DEFAULT)
     connection = Connection(str(address), options, settings)
     watch = connection.watch_routes()
-    state = await anext(watch)
-    assert [len(one.topics) for one in state.brokers] == [MANY_TOPICS] * len(BROKERS)
+    for state in (await anext(watch), await connection.cluster()):
+        assert [len(one.topics) for one in state.brokers] == [MANY_TOPICS] * len(BROKERS)
     await connection.close()
     await app.stop()

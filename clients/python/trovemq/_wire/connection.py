@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from trovemq.models.cluster import (
     TopicDescription,
 )
 from trovemq.options import ClientOptions
+from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings, Transport, open_channel, transport_of
 from trovemq_proto.errors import TroveError
 from trovemq_proto.forwarding import REDIRECTS_KEY
@@ -185,7 +187,7 @@ class Connection:
 
         return self.open(_SERVICE + "MessageService/Fetch", fetch_answer)
 
-    async def watch_routes(self) -> AsyncIterator[ClusterState]:
+    async def watch_routes(self) -> AsyncGenerator[ClusterState, None]:
         """The present routes, then new ones after each change. Raises TroveError when the stream ends."""
         request = route_pb2.WatchRoutesRequest(changes=True, removed_brokers=True, parts=True)
         state, joiner = ClusterState(()), RoutesJoiner()
@@ -228,9 +230,24 @@ class Connection:
         return (await self.server_info()).now or time.time_ns() // 1_000_000
 
     async def cluster(self) -> ClusterState:
-        """Every live broker with its topics."""
-        data = await self._ask("RouteService/GetCluster", route_pb2.GetClusterRequest(), bytes)
+        """Every live broker with its topics: in one message, or in parts if that is too large for one."""
+        try:
+            data = await self._ask("RouteService/GetCluster", route_pb2.GetClusterRequest(), bytes)
+        except TroveError as error:
+            if error.spec is not errors.LIMIT_EXCEEDED:
+                raise
+            return await self._first_routes()
         return convert.cluster_state(read_routes(route_pb2.ClusterReply, data))
+
+    async def _first_routes(self) -> ClusterState:
+        """The first reply of a watcher, within `call_timeout_ms`."""
+        try:
+            async with asyncio.timeout(self._options.call_timeout_ms / 1_000):
+                async with aclosing(self.watch_routes()) as states:
+                    return await anext(states)
+        except TimeoutError:
+            text = f"{self.address} did not send all routes in time"
+            raise TroveError(errors.REQUEST_TIMEOUT, text) from None
 
     async def lost_brokers_of(self, topic: str) -> tuple[LostBroker, ...]:
         """The lost brokers that had the topic, as a nameserver knows them; waits at most
