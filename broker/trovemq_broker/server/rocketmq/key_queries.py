@@ -1,7 +1,7 @@
 """QueryMessage by key without a broker's name: the messages of all brokers that have the topic, newest first.
 
 Each broker is asked for a page. The newest messages of all pages are the answer; a broker of which it takes a
-part only is asked again for exactly that many, so that its place continues behind the last of them. A
+part only is asked again for exactly that many, so that its place continues after the last of them. A
 message that is stored between the two moves the part, and is neither left out nor given twice.
 
 | a broker                          | then                                                                |
@@ -164,18 +164,18 @@ class _Query:
         return found[:count_max]
 
     def _up_to_the_first_end(self) -> Iterator[_Found]:
-        """The messages up to the last one of a page that goes on: the next one there may be newer than all
+        """The messages up to the last one of a page that continues: the next one there may be newer than all
         that follow."""
         left = {broker: part.total for broker, part in self._parts.items()}
-        goes_on = {broker for broker, part in self._parts.items() if part.scroll_id}
+        unfinished = {broker for broker, part in self._parts.items() if part.scroll_id}
         for broker, message in self._newest:
-            if any(not left[one] for one in goes_on):
+            if any(not left[one] for one in unfinished):
                 return
             left[broker] -= 1
             yield broker, message
 
     async def _take(self, chosen: list[_Found]) -> None:
-        """Makes these messages the answer, and sets the places behind them."""
+        """Makes these messages the answer, and sets the places after them."""
         taken = Counter(broker for broker, _ in chosen)
         cut = {broker for broker, part in self._parts.items() if 0 < taken[broker] < part.total}
         self._newest = [one for one in chosen if one[0] not in cut]

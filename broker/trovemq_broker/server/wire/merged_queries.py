@@ -27,7 +27,7 @@ MISSING_SHOWN_MAX: Final = 8
 
 
 class Part(NamedTuple):
-    """A broker's messages, newest first, where they go on there ("" at their end), and their number."""
+    """A broker's messages, newest first, where they continue there ("" at their end), and their number."""
 
     messages: Sequence[Any]
     scroll_id: str
