@@ -91,6 +91,12 @@ THREE = (
 )
 
 
+def test_a_broker_of_another_cluster_was_said_to_miss_an_owner_it_does_not_have(run: Any) -> None:
+    run.client = Cluster([status("a", "owner"), status("b", "stored", cluster="c2", owner="z")])
+    shown = " ".join(run("cluster", "config").out.decode().split())
+    assert "b: it serves by its stored table, because it does not reach the owner z" in shown
+
+
 def test_the_table_and_what_to_mend(run: Any) -> None:
     run.client = Cluster(THREE)
     ran = run("cluster", "config")

@@ -56,7 +56,9 @@ def problems_of(statuses: Sequence[ConfigStatus]) -> Iterator[ConfigProblem]:
     yield from _of_cluster(statuses, best)
     owner_answers = any(one.broker == best.owner for one in statuses)
     for status in statuses:
-        if status.state != "stored" or owner_answers:  # else one finding says it for all
+        if status.has_table and status.cluster != best.cluster:
+            yield from _of_broker(status, status)  # its owner is another one
+        elif status.state != "stored" or owner_answers:  # else one finding says it for all
             yield from _of_broker(status, best)
         else:
             yield from _of_entries(status)
