@@ -91,7 +91,7 @@ THREE = (
 )
 
 
-def test_a_broker_of_another_cluster_was_said_to_miss_an_owner_it_does_not_have(run: Any) -> None:
+def test_a_broker_of_another_cluster_is_said_to_miss_its_owner(run: Any) -> None:
     run.client = Cluster([status("a", "owner"), status("b", "stored", cluster="c2", owner="z")])
     shown = " ".join(run("cluster", "config").out.decode().split())
     assert "b: it serves by its stored table, because it does not reach the owner z" in shown
