@@ -80,16 +80,25 @@ class MessageTracker:
     limits: Limits = field(default_factory=Limits)
 
     def steps(
-        self, identifier: str | Location, topic: str, clock_ms: Callable[[], EpochMs]
+        self,
+        identifier: str | Location,
+        topic: str,
+        clock_ms: Callable[[], EpochMs],
+        events_end: QueueOffset | None = None,
     ) -> Generator[None, None, MessageTrack]:
-        """Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED,
+        """events_end: where the events end that the answer is to have; None: where they end now. Those that
+        come while it is made, of other messages most often, are not missed.
+
+        Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED,
         LIMIT_EXCEEDED, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE."""
+        if events_end is None and self.model is not None:
+            events_end = self.model.events.next_offset
         found = yield from find_messages(self.store, identifier, topic)
         notes = list(found.notes)
         complete = found.complete
         lowest = min(tracked.copies[0].physical_offset for tracked in found.messages)
         places = [place for tracked in found.messages for place in _places_of(tracked)]
-        scan = yield from self._scan(places, self._priorities(found.messages), lowest)
+        scan = yield from self._scan(places, self._priorities(found.messages), lowest, events_end)
         stories = []
         events_remaining, groups_remaining = self.limits.events_max, self.limits.groups_max
         for tracked in reversed(found.messages):  # with too many, the newest message has the most events
@@ -122,7 +131,11 @@ class MessageTracker:
         }
 
     def _scan(
-        self, places: list[RecordPosition], priorities: dict[RecordPosition, int], lowest: PhysicalOffset
+        self,
+        places: list[RecordPosition],
+        priorities: dict[RecordPosition, int],
+        lowest: PhysicalOffset,
+        events_end: QueueOffset | None,
     ) -> Generator[None, None, Scan]:
         queue = self.store.consume_queues.get(EVENTS_TOPIC, EVENTS_QUEUE_ID)
         readable = queue.max_offset if queue is not None else 0
@@ -135,7 +148,7 @@ class MessageTracker:
             records_max=self.limits.event_records_max,
             bytes_max=self.limits.event_bytes_max,
         )
-        if self.model is not None and readable < self.model.events.next_offset:
+        if events_end is not None and readable < events_end:
             scan.complete = False
             scan.notes.append("the newest events are not on disk yet")
         return scan

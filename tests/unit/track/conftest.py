@@ -18,7 +18,7 @@ from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.track.copies import Location
 from trovemq_broker.track.diagnosis import ConsumptionStatus, Members
 from trovemq_broker.track.message_tracker import Limits, MessageTrack, MessageTracker, TrackedEvents
-from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId
+from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import AppendResult, MessageStore
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.memory import MemoryFileSystem
@@ -144,9 +144,11 @@ class World:
     def _subscribed(self, topic: str) -> list[str]:
         return [group for group, members in self.members.items() if any(m.topic == topic for m in members)]
 
-    def track_of(self, identifier: str | Location, topic: str = "") -> MessageTrack:
+    def track_of(
+        self, identifier: str | Location, topic: str = "", events_end: QueueOffset | None = None
+    ) -> MessageTrack:
         biographer = MessageTracker(self.store, self.model, self._members_of, self._subscribed, self.limits)
-        return run(biographer.steps(identifier, topic, lambda: self.now_ms))
+        return run(biographer.steps(identifier, topic, lambda: self.now_ms, events_end))
 
     def story(self, body: str) -> TrackedEvents:
         """The one life of the message that was sent with that body."""

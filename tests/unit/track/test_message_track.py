@@ -535,3 +535,19 @@ def test_events_that_are_not_readable_yet_are_said(world: World) -> None:
     found = world.track_of("id-a")
     assert not found.complete
     assert "the newest events are not on disk yet" in found.notes
+
+
+def test_events_of_others_that_come_meanwhile_are_not_missed(world: World) -> None:
+    """On a busy broker every second track was called incomplete."""
+    world.send("a")
+    world.receive()
+    world.model.events.flush(world.now_ms)
+    asked_at = world.model.events.next_offset
+    world.send("b")
+    world.receive()
+    world.model.on_append = lambda: None  # appended, and not yet visible
+    world.model.events.flush(world.now_ms)
+    assert world.model.events.next_offset > asked_at
+    found = world.track_of("id-a", events_end=asked_at)
+    assert found.complete
+    assert found.notes == []

@@ -20,6 +20,7 @@ from trovemq_broker.track.diagnosis import Members
 from trovemq_broker.track.message_tracker import MessageTrack, MessageTracker
 from trovemq_daemon.grpc_services import add_service
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import QueueOffset
 
 SYNC_WAIT_MAX_S: Final = 5.0
 
@@ -41,14 +42,16 @@ class TrackReads:
 
     async def biography(self, request: Request, _context: Context) -> Reply:
         with self._one_more():
-            await self._bring_events_to_disk()
+            events_end = await self._bring_events_to_disk()
             command = wire.track_of(request)
-            steps = self._tracker.steps(command.identifier, command.topic, self._reads.clock_ms)
+            steps = self._tracker.steps(command.identifier, command.topic, self._reads.clock_ms, events_end)
             found = await self._reads.turns.run(steps)
             return wire.track_reply(found, lacking_note(self._reads.store, "", _first_ms(found)))
 
-    async def _bring_events_to_disk(self) -> None:
-        """A follower has no others."""
+    async def _bring_events_to_disk(self) -> QueueOffset | None:
+        """Returns where the events end that the answer is to have. A follower has no others than those that
+        it reads: None."""
+        return None
 
 
 class TrackService(TrackReads):
@@ -62,15 +65,19 @@ class TrackService(TrackReads):
     def add_to(self, server: grpc.aio.Server) -> None:
         add_service(server, wire.SERVICE, self)
 
-    async def _bring_events_to_disk(self) -> None:
+    async def _bring_events_to_disk(self) -> QueueOffset | None:
         """Writes pending events to the log, so that the answer has everything up to now. If that fails, the
         answer has a note."""
+        events = self._core.model.events
+        events_end = events.next_offset
         try:
-            self._core.model.events.flush(self._core.clock_ms())
+            events.flush(self._core.clock_ms())
+            events_end = events.next_offset
             async with asyncio.timeout(SYNC_WAIT_MAX_S):
                 await self._core.group_commit.durable(self._core.store.end_offset)
         except (TroveError, TimeoutError):
-            return
+            pass
+        return events_end
 
     def _members_of(self, group: str, topic: str) -> Members:
         members = self._core.registry.members(group)
