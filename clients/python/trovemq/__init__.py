@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from trovemq.receipts import BatchReceipt, PartialBatchError, SendReceipt
     from trovemq.received import ReceivedMessage
     from trovemq.received_batch import ReceivedBatch
-    from trovemq.replies import Reply, ReplyCounts
+    from trovemq.replies import Reply, ReplyCounts, ReplyMetrics
     from trovemq.running import Running
     from trovemq.send_arguments import MessageArguments, SendArguments
     from trovemq.serializers import Serializer, UndecodableBody
@@ -161,6 +161,7 @@ __all__ = [
     "ReplicaNode",
     "Reply",
     "ReplyCounts",
+    "ReplyMetrics",
     "ResentDeadLetter",
     "Retry",
     "Running",
@@ -252,7 +253,7 @@ _MODULES = {
     "trovemq.receipts": ("BatchReceipt", "PartialBatchError", "SendReceipt"),
     "trovemq.received": ("ReceivedMessage",),
     "trovemq.received_batch": ("ReceivedBatch",),
-    "trovemq.replies": ("Reply", "ReplyCounts"),
+    "trovemq.replies": ("Reply", "ReplyCounts", "ReplyMetrics"),
     "trovemq.running": ("Running",),
     "trovemq.models.search": ("SearchAnswer", "SearchPart", "Where"),
     "trovemq.models.security": (

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -103,3 +103,44 @@ class WaitingRequests:
         self._ended[request_id] = replied
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
+
+
+class HasReplyCounts(Protocol):
+    """A client, of asyncio or of threads."""
+
+    @property
+    def reply_counts(self) -> ReplyCounts: ...
+
+
+class ReplyMetrics:
+    """Exports a client's `reply_counts` by prometheus_client.
+
+        trovemq.ReplyMetrics(client).prometheus()
+
+    trovemq_client_requests_waiting, and trovemq_client_replies_dropped_total{reason="late"} and
+    {reason="double"}. A registry takes one of them: several clients have a registry each, or labels of it.
+    """
+
+    def __init__(self, client: HasReplyCounts) -> None:
+        self._client = client
+
+    def prometheus(self, registry: Any = None) -> None:
+        """Exports the counts; None for prometheus_client's own registry."""
+        from prometheus_client import REGISTRY
+
+        (REGISTRY if registry is None else registry).register(self)
+
+    def collect(self) -> list[Any]:
+        """Called by prometheus_client for the metrics."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        counts = self._client.reply_counts
+        waiting = GaugeMetricFamily(
+            "trovemq_client_requests_waiting", "Requests that wait for a reply.", value=counts.waiting
+        )
+        dropped = CounterMetricFamily(
+            "trovemq_client_replies_dropped", "Replies that no request waited for.", labels=["reason"]
+        )
+        dropped.add_metric(["late"], counts.late)
+        dropped.add_metric(["double"], counts.double)
+        return [waiting, dropped]

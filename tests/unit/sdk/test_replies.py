@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from trovemq import replies
-from trovemq.replies import Reply, ReplyCounts, WaitingRequests
+from trovemq.replies import Reply, ReplyCounts, ReplyMetrics, WaitingRequests
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -71,3 +73,17 @@ async def test_both_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for request_id in "123":
         waiting.put(reply(request_id))
     assert waiting.counts == ReplyCounts(waiting=0, late=1, double=2), "the oldest is forgotten, and is late"
+
+
+async def test_the_counts_are_exported_as_metrics() -> None:
+    registry, client = CollectorRegistry(), SimpleNamespace(reply_counts=ReplyCounts(3, 0, 0))
+    ReplyMetrics(client).prometheus(registry)
+    client.reply_counts = ReplyCounts(waiting=2, late=5, double=7)
+    values = {
+        (one.name, one.labels.get("reason")): one.value for f in registry.collect() for one in f.samples
+    }
+    assert values == {
+        ("trovemq_client_requests_waiting", None): 2,
+        ("trovemq_client_replies_dropped_total", "late"): 5,
+        ("trovemq_client_replies_dropped_total", "double"): 7,
+    }
