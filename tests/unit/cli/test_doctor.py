@@ -228,6 +228,18 @@ BROKEN["a slow interpreter"] = (
     True,
     "CPython 3.12.1",
 )
+BROKEN["damage was met"] = (
+    of(replace(broker(), holdings=Holdings(counters={"damaged_ranges": 2, "messages_in": 9}))),
+    "counters",
+    False,
+    "2 damaged places of the log were met",
+)
+BROKEN["syncs are slow"] = (
+    of(replace(broker(), holdings=Holdings(counters={"flush_timeouts": 1_000}))),
+    "counters",
+    True,
+    "1,000 acknowledgements came before their sync",
+)
 BROKEN |= {
     name: (of(configs=statuses), "configuration", note, what)
     for name, (statuses, note, what) in OF_CONFIGURATION.items()

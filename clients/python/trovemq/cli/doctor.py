@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
 
@@ -27,6 +27,8 @@ from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
     from trovemq import BrokerInfo, Client, ConfigStatus, QueueLag
+
+Result = TypeVar("Result")
 
 GROUPS_MAX: Final = 1_000
 ASKED_AT_ONCE_MAX: Final = 16
@@ -84,38 +86,47 @@ def _kind(finding: Finding) -> str:
     return "note" if finding.note else "problem"
 
 
+class Asking(Protocol):
+    """Awaits one request, within a time of its own. Raises TroveError REQUEST_TIMEOUT."""
+
+    async def __call__(self, awaitable: Awaitable[Result], /) -> Result: ...
+
+
 async def gathered(session: Session, watch_s: float) -> Evidence:
     """The answers of the cluster; a failed call is evidence, too."""
-    own = version("trovemq")
     try:
         async with session.client() as client:
-            state = await session.call(client.admin.cluster())
+            found = await evidence_of(client, session.server, watch_s, session.call)
             session.note_unseen()
-            asked = [_broker(session, client, one.broker, watch_s) for one in state.brokers]
-            brokers, (before, after) = await asyncio.gather(
-                asyncio.gather(*asked), _configs(session, client, watch_s)
-            )
-            groups = await _groups(session, client, watch_s) if _any_answers(brokers) else ()
-            return Evidence(
-                session.server, own, brokers, groups, state.lost, configs_before=before, configs=after
-            )
+            return found
     except TroveError as failure:
         if failure.spec not in EVIDENT:
             raise
-        return Evidence(session.server or "the server", own, failure=failure)
+        return Evidence(session.server or "the server", version("trovemq"), failure=failure)
+
+
+async def evidence_of(client: Client, server: str, watch_s: float, call: Asking) -> Evidence:
+    """The same by a client that is connected. `server`: its address, as findings name it. Raises TroveError
+    if no server answers."""
+    state = await call(client.admin.cluster())
+    asked = [_broker(call, client, one.broker, watch_s) for one in state.brokers]
+    brokers, (before, after) = await asyncio.gather(asyncio.gather(*asked), _configs(call, client, watch_s))
+    groups = await _groups(call, client, watch_s) if _any_answers(brokers) else ()
+    own = version("trovemq")
+    return Evidence(server, own, brokers, groups, state.lost, configs_before=before, configs=after)
 
 
 async def _configs(
-    session: Session, client: Client, watch_s: float
+    call: Asking, client: Client, watch_s: float
 ) -> tuple[Sequence[ConfigStatus], Sequence[ConfigStatus]]:
     """The configuration of each broker at two times, the first only if they differ. Brokers that do not
     answer are findings of another check."""
     try:
-        before = await session.call(client.admin.config.status())
+        before = await call(client.admin.config.status())
         if not watch_s:
             return (), before
         await asyncio.sleep(watch_s)
-        return before, await session.call(client.admin.config.status())
+        return before, await call(client.admin.config.status())
     except TroveError as failure:
         if failure.spec not in EVIDENT:
             raise
@@ -126,30 +137,30 @@ def _any_answers(brokers: Sequence[BrokerEvidence]) -> bool:
     return any(broker.failure is None for broker in brokers)
 
 
-async def _broker(session: Session, client: Client, info: BrokerInfo, watch_s: float) -> BrokerEvidence:
+async def _broker(call: Asking, client: Client, info: BrokerInfo, watch_s: float) -> BrokerEvidence:
     asked = _now_ms()
     try:
-        condition = await session.call(client.admin.brokers.condition(info.name))
+        condition = await call(client.admin.brokers.condition(info.name))
         answered = _now_ms()
-        settings = await session.call(client.admin.brokers.settings(broker=info.name))
+        settings = await call(client.admin.brokers.settings(broker=info.name))
     except TroveError as failure:
         return BrokerEvidence(info, failure=failure)
     found = BrokerEvidence(info, condition, {one.name: one for one in settings}, asked, answered)
     try:
-        return replace(found, holdings=await _holdings(session, client, info.name, watch_s))
+        return replace(found, holdings=await _holdings(call, client, info.name, watch_s))
     except TroveError as failure:
         return replace(found, failure=failure)
 
 
-async def _holdings(session: Session, client: Client, broker: str, watch_s: float) -> Holdings:
+async def _holdings(call: Asking, client: Client, broker: str, watch_s: float) -> Holdings:
     """Its topics and groups, and its counters at two times."""
     admin = client.admin
-    topics = await session.call(admin.list_topics(broker=broker))
-    groups = await session.call(admin.groups.list_all(broker=broker))
-    (before,) = await session.call(admin.statistics(broker=broker))
+    topics = await call(admin.list_topics(broker=broker))
+    groups = await call(admin.groups.list_all(broker=broker))
+    (before,) = await call(admin.statistics(broker=broker))
     began = _now_ms()
     await asyncio.sleep(watch_s)
-    (after,) = await session.call(admin.statistics(broker=broker)) if watch_s else [before]
+    (after,) = await call(admin.statistics(broker=broker)) if watch_s else [before]
     counters = after.counters
     stored = counters.get("messages_in", 0) - before.counters.get("messages_in", 0)
     of_users = {one.topic: one for one in topics if not one.system}
@@ -158,20 +169,20 @@ async def _holdings(session: Session, client: Client, broker: str, watch_s: floa
         counters.get("log_end_offset", 0) - counters.get("log_min_offset", 0),
         sum(one.queue_count for one in of_users.values()),
     )
-    return Holdings(of_users, {one.group: one for one in groups if one.created}, load)
+    return Holdings(of_users, {one.group: one for one in groups if one.created}, load, counters)
 
 
-async def _groups(session: Session, client: Client, watch_s: float) -> list[GroupEvidence]:
+async def _groups(call: Asking, client: Client, watch_s: float) -> list[GroupEvidence]:
     """Groups with waiting messages, and their lag at two times."""
     members: dict[str, int] = {}
-    for one in await session.call(client.admin.groups.list_all()):
+    for one in await call(client.admin.groups.list_all()):
         members[one.group] = members.get(one.group, 0) + one.member_count
     names = sorted(members)[:GROUPS_MAX]
-    before = dict(zip(names, await _lags(session, client, names), strict=True))
+    before = dict(zip(names, await _lags(call, client, names), strict=True))
     waiting = [name for name in names if sum(queue.lag for queue in before[name])]
     if waiting:
         await asyncio.sleep(watch_s)
-    after = await _lags(session, client, waiting)
+    after = await _lags(call, client, waiting)
     return [
         GroupEvidence(
             group=name,
@@ -184,14 +195,14 @@ async def _groups(session: Session, client: Client, watch_s: float) -> list[Grou
     ]
 
 
-async def _lags(session: Session, client: Client, names: Sequence[str]) -> list[list[QueueLag]]:
+async def _lags(call: Asking, client: Client, names: Sequence[str]) -> list[list[QueueLag]]:
     """The lag of each group, except those that were deleted meanwhile or that the user may not see."""
     at_once = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def one(name: str) -> list[QueueLag]:
         async with at_once:
             try:
-                return await session.call(client.admin.groups.lag(name))
+                return await call(client.admin.groups.lag(name))
             except TroveError:
                 return []
 

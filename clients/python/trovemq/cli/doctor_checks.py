@@ -10,6 +10,7 @@ from itertools import groupby, islice
 from typing import Final
 
 from trovemq.cli.config_problems import newest, problems_of
+from trovemq.cli.doctor_counters import counters
 from trovemq.cli.doctor_evidence import BrokerEvidence, Evidence, Finding
 from trovemq.cli.doctor_spread import NAMED_MAX, balance, group_spread, topic_spread
 from trovemq.cli.times import duration_text
@@ -241,6 +242,7 @@ CHECKS: Final[Mapping[str, Callable[[Evidence], Iterator[Finding]]]] = {
         drained,
         clocks,
         disks,
+        counters,
         open_files,
         store_mode,
         exposure,

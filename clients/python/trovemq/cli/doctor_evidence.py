@@ -34,11 +34,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The contents of a broker: topics of users and created groups by name, and its load."""
+    """The contents of a broker: topics of users and created groups by name, its load and its counters."""
 
     topics: Mapping[str, TopicDescription] = field(default_factory=dict)
     groups: Mapping[str, GroupDescription] = field(default_factory=dict)
     load: Load = Load()
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
