@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from trovemq import TroveError
 from trovemq_console.cluster import Clock, Cluster, Connect
+from trovemq_console.examination import Examination, Look, examine
 from trovemq_console.guard import SIGN_IN_PATH, Guard, set_cookie
 from trovemq_console.pages import (
     access,
@@ -85,6 +86,7 @@ def make_app(
     monotonic: Clock = time.monotonic,
     clock: Callable[[], float] = time.time,
     sampling: bool = True,
+    look: Look | None = None,
 ) -> ASGIApp:
     """The application.
 
@@ -94,11 +96,13 @@ def make_app(
         monotonic: For rates.
         clock: Epoch seconds, for sessions.
         sampling: Whether counters are sampled also while no page is open.
+        look: Looks for faults; None: as `trovemq doctor` does.
     """
     cluster = Cluster(connect, monotonic)
     sampler = Sampler(cluster, History(monotonic))
     sessions = Sessions(secrets.token_bytes(32), clock)
-    console = Console(settings, cluster, sampler, sessions, make_environment())
+    examination = Examination(look or (lambda: examine(cluster, settings.shown_server)), monotonic)
+    console = Console(settings, cluster, sampler, sessions, make_environment(), examination)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncGenerator[None, None]:
@@ -109,6 +113,7 @@ def make_app(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await examination.close()
         await cluster.close()
 
     routes = [Route(path, _page(console, handler), methods=[method]) for path, handler, method in PAGES]

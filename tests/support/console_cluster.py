@@ -34,6 +34,7 @@ from trovemq import (
     Where,
     errors,
 )
+from trovemq.cli.doctor_evidence import Finding
 from trovemq_console.app import make_app
 from trovemq_console.settings import ConsoleSettings
 from trovemq_proto.positions import QueueId
@@ -315,13 +316,19 @@ class Browser:
 
 
 @contextmanager
-def console(cluster: FakeCluster | None = None, connect: Any = None, **settings: Any) -> Iterator[Browser]:
-    """A browser on a console of this cluster; nothing is looked at while no page is open."""
+def console(
+    cluster: FakeCluster | None = None, connect: Any = None, found: Sequence[Finding] = (), **settings: Any
+) -> Iterator[Browser]:
+    """A browser on a console of this cluster; nothing is looked at while no page is open. `found`: by
+    doctor."""
     fake = cluster or FakeCluster(topics={"orders": 2})
     clocks = Clocks()
 
     async def connected() -> Any:
         return fake
+
+    async def look() -> Sequence[Finding]:
+        return found
 
     app = make_app(
         ConsoleSettings("127.0.0.1:9", **settings),
@@ -329,6 +336,7 @@ def console(cluster: FakeCluster | None = None, connect: Any = None, **settings:
         monotonic=clocks.monotonic,
         clock=clocks.epoch,
         sampling=False,
+        look=look,
     )
     with asyncio.Runner() as runner, closing(Http(app, runner)) as http:
         yield Browser(http, fake, clocks)

@@ -27,6 +27,7 @@ SETTINGS = (
 )
 WAIT_S = 25.0  # two looks of the console at the counters
 TOKEN = "pictures"
+NARROW = 400
 
 PAGES = {
     "overview": "/",
@@ -119,10 +120,11 @@ async def later(address: str, who: Credentials) -> None:
 
 def main(directory: Path, names: Sequence[str]) -> None:
     """Writes the pictures."""
+    directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch) / "store"
         settings = [word for setting in SETTINGS for word in ("--set", setting)]
-        with BrokerProcess(store=store, arguments=settings) as broker:
+        with BrokerProcess(store=store, arguments=settings, ready_timeout=240) as broker:
             who = parse_credentials(store.with_name("store.admin-credentials").read_text(encoding="utf-8"))
             keys = {
                 "TROVEMQ_ACCESS_KEY": who.access_key,
@@ -143,7 +145,7 @@ def main(directory: Path, names: Sequence[str]) -> None:
 
 
 def draw(browser: Page, url: str, followed: str, directory: Path, names: Sequence[str]) -> None:
-    """Each page, light; some dark, too."""
+    """Each page, light; some dark and on a narrow screen, too."""
     paths = {**PAGES, "message": f"/message?id={followed}"}
     for name, path in paths.items():
         if not names or name in names:
@@ -161,14 +163,17 @@ def draw(browser: Page, url: str, followed: str, directory: Path, names: Sequenc
             picture(browser, directory, name)
     if names:
         return
-    for name in ("overview", "message", "group", "access"):
+    for name in ("overview", "topic", "message", "group", "access"):
         browser.go(url + paths[name])
         browser.run("document.documentElement.dataset.theme = 'dark'")
         picture(browser, directory, f"{name}-dark")
+        browser.go(url + paths[name])
+        picture(browser, directory, f"{name}-narrow", NARROW)
 
 
-def picture(browser: Page, directory: Path, name: str) -> None:
-    browser.picture(directory / f"console-{name}.png", 1280, 900)
+def picture(browser: Page, directory: Path, name: str, width: int = 1280) -> None:
+    """`width`: of the screen; a narrow one is as high as three."""
+    browser.picture(directory / f"console-{name}.png", width, 900 if width > NARROW else 2700)
 
 
 if __name__ == "__main__":

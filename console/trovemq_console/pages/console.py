@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from trovemq import Client, TroveError, errors
 from trovemq_console.cluster import Cluster
+from trovemq_console.examination import Examination
 from trovemq_console.guard import session_of
 from trovemq_console.pages.forms import whole_number
 from trovemq_console.sampling import Sampler
@@ -41,6 +42,7 @@ class Console:
     sampler: Sampler
     sessions: Sessions
     environment: Environment
+    examination: Examination
 
     async def client(self) -> Client:
         """The SDK's client."""

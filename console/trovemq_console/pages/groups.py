@@ -8,11 +8,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trovemq import GroupDescription, QueueLag, TroveError
-from trovemq_console.charts import spark
+from trovemq import Client, GroupDescription, QueueLag, TroveError, errors
+from trovemq_console.charts import chart, spark
 from trovemq_console.cluster import gather_bounded
 from trovemq_console.pages.console import Console, paging, required, text
+from trovemq_console.rendering import number_text, rate_text
 from trovemq_console.sampling import History
+from trovemq_proto.system_topics import DEAD_LETTER_PREFIX
 
 GROUPS_SHOWN: Final = 25
 QUEUES_SHOWN: Final = 256
@@ -75,8 +77,12 @@ async def group(console: Console, request: Request) -> Response:
         in_flight=sum(lag.in_flight for lag in lags),
         oldest=max((lag.lag_ms for lag in lags), default=0),
         topics=sorted({lag.topic for lag in lags} | {topic for one in described for topic in one.topics}),
-        chart=spark(history.points(("lag", name)), "lag", 420, 64),
-        queue_chart=lambda lag: spark(history.points(_queue_key(name, lag)), "lag", 96, 22, before="—"),
+        consumed=history.rate(("consumed", name)),
+        arriving=history.rate(("arriving", name)),
+        dead_letters=await _dead_letters(client, name),
+        chart=chart(history.points(("lag", name)), "lag", number_text),
+        consumed_chart=chart(history.rates(("consumed", name)), "messages consumed a second", rate_text),
+        queue_chart=lambda lag: spark(history.points(_queue_key(name, lag)), "lag", number_text, 96, 22),
         command=console.settings.command("group", "lag", name),
     )
 
@@ -97,7 +103,19 @@ def _queue_key(group: str, lag: QueueLag) -> tuple[str, ...]:
     return ("lag", group, lag.broker, lag.topic, str(lag.queue_id))
 
 
+async def _dead_letters(client: Client, group: str) -> int | None:
+    """How many the group has; None if this user may not see them."""
+    try:
+        queues = await client.queue_offsets(DEAD_LETTER_PREFIX + group)
+    except TroveError as error:
+        return 0 if error.spec is errors.TOPIC_NOT_FOUND else None
+    return sum(queue.max_offset - queue.min_offset for queue in queues)
+
+
 def _record(history: History, name: str, lags: list[QueueLag]) -> None:
+    """Records the present lag and offsets, which grow with what is consumed and what arrives."""
+    history.add(("consumed", name), sum(lag.committed or 0 for lag in lags))
+    history.add(("arriving", name), sum(lag.max_offset for lag in lags))
     history.add(("lag", name), sum(lag.lag for lag in lags))
     for lag in lags[:QUEUES_SHOWN]:
         history.add(_queue_key(name, lag), lag.lag)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -12,50 +12,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trovemq import ClusterState
-from trovemq.cli.doctor_evidence import Load
+from trovemq.cli.doctor_counters import remarks
+from trovemq.cli.doctor_evidence import Finding, Load
 from trovemq.cli.doctor_spread import uneven
-from trovemq_console.charts import Point, spark
+from trovemq_console.charts import Point, chart, spark
 from trovemq_console.cluster import BrokerAnswer, number_of
+from trovemq_console.examination import about
 from trovemq_console.pages.console import Console
+from trovemq_console.rendering import rate_text
 from trovemq_console.sampling import RATED, History
 from trovemq_proto.system_topics import is_system_topic
 
 REACH_SECONDS: Final = 1.0
-_HealthTest = Callable[[int], bool]
-_HEALTH: Final[tuple[tuple[str, _HealthTest, str, str], ...]] = (
-    ("disk_used_percent", lambda value: value >= 95, "bad", "its disk is {0} % full"),
-    ("disk_used_percent", lambda value: 85 <= value < 95, "warn", "its disk is {0} % full"),
-    ("damaged_ranges", bool, "bad", "{0} damaged places of the log were met: trovemq store scrub"),
-    ("scrub_damages", bool, "bad", "scrubs found {0} damages"),
-    ("lagging_projections", bool, "warn", "{0} indexes have not reached the end of the log"),
-    (
-        "trees_quarantined",
-        bool,
-        "warn",
-        "its search trees could not be trusted at the start, and are rebuilt from the log",
-    ),
-    ("projection_failures", bool, "warn", "{0} batches were refused by an index, and are tried again"),
-    ("segment_create_failures", bool, "warn", "{0} segments of the log could not be made"),
-    ("index_create_failures", bool, "warn", "{0} index files could not be made"),
-    ("retention_failures", bool, "warn", "{0} removals of old segments failed"),
-    (
-        "retention_dropped_unacknowledged",
-        bool,
-        "bad",
-        "{0} unacknowledged messages were removed to free the disk",
-    ),
-    ("flush_timeouts", bool, "warn", "{0} acknowledgements came before their sync (FLUSH_DISK_TIMEOUT)"),
-    ("replica_timeouts", bool, "warn", "{0} acknowledgements came before the copies (REPLICA_TIMEOUT)"),
-    ("backup_failures", bool, "warn", "{0} backups failed"),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something about a broker that deserves attention; `level` is bad or warn."""
+    """Something about a broker that deserves attention: what, and what to do. `note`: it is only
+    information."""
 
-    level: str
+    note: bool
     text: str
+    to_do: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +48,7 @@ class BrokerRow:
     @property
     def level(self) -> str:
         """The level of the worst remark."""
-        levels = {remark.level for remark in self.remarks}
-        return "bad" if "bad" in levels else "warn" if "warn" in levels else "good"
+        return "good" if not self.remarks else "warn" if all(one.note for one in self.remarks) else "bad"
 
 
 async def overview(console: Console, request: Request) -> Response:
@@ -81,7 +58,9 @@ async def overview(console: Console, request: Request) -> Response:
     for answer in answers:
         if answer.counters is not None:
             console.sampler.add_counters(answer.info.name, answer.counters)
-    rows = [_row(answer, history) for answer in answers]
+    found = console.examination.findings()
+    rows = [_row(answer, history, found) for answer in answers]
+    of_brokers = {id(one) for answer in answers for one in about(answer.info.name, found)}
     topics, state = await console.cluster.topics(), await console.cluster.state()
     uneven_loads = _uneven(rows, state)
     totals = {name: _sum(row.rates.get(name) for row in rows) for name in RATED}
@@ -91,6 +70,8 @@ async def overview(console: Console, request: Request) -> Response:
         rows=rows,
         lost=state.lost,
         uneven=uneven_loads,
+        findings=[one for one in found if id(one) not in of_brokers],
+        examination=console.examination,
         nameservers=nameservers,
         totals=totals,
         stored=sum(stored_bytes(answer.counters) for answer in answers),
@@ -98,7 +79,9 @@ async def overview(console: Console, request: Request) -> Response:
         in_flight=_counted(answers, "inflight_messages"),
         topic_count=len(topics),
         queue_count=sum(topic.queue_count for topic in topics),
-        charts={name: spark(_summed(history, rows, name), title, 260, 48) for name, title in _CHARTS.items()},
+        charts={
+            name: chart(_summed(history, rows, name), title, rate_text) for name, title in _CHARTS.items()
+        },
     )
 
 
@@ -108,21 +91,14 @@ _CHARTS: Final = {"messages_in": "messages in a second", "messages_out": "messag
 def remarks_of(answer: BrokerAnswer) -> tuple[Remark, ...]:
     """Why a broker needs attention; () if it does not."""
     if answer.refused:
-        return (Remark("warn", f"its counters are not shown: {answer.problem}"),)
+        return (Remark(True, f"its counters are not shown: {answer.problem}"),)
     if answer.counters is None:
-        return (Remark("bad", f"did not answer: {answer.problem}"),)
+        return (Remark(False, f"did not answer: {answer.problem}"),)
     state = "drained" if answer.info.drained else "draining"
-    drained = (
-        [Remark("warn", f"it is {state}: new messages go to other brokers")] if answer.info.draining else []
-    )
-    return (
-        *drained,
-        *(
-            Remark(level, words.format(f"{value:,}"))
-            for name, is_so, level, words in _HEALTH
-            if is_so(value := number_of(answer.counters, name))
-        ),
-    )
+    back = f"restart it, or: trovemq broker drain {answer.info.name} --undo"
+    drained = [Remark(True, f"it is {state}: new messages go to other brokers", back)]
+    counted = (Remark(one.note, what, one.to_do) for one, what in remarks(answer.counters))
+    return (*(drained if answer.info.draining else ()), *counted)
 
 
 def _uneven(rows: Iterable[BrokerRow], state: ClusterState) -> list[tuple[str, str]]:
@@ -142,11 +118,13 @@ def stored_bytes(counters: dict[str, int] | None) -> int:
     return number_of(counters, "log_end_offset") - number_of(counters, "log_min_offset")
 
 
-def _row(answer: BrokerAnswer, history: History) -> BrokerRow:
+def _row(answer: BrokerAnswer, history: History, found: Sequence[Finding]) -> BrokerRow:
     name = answer.info.name
     rates = {counter: history.rate(("broker", name, counter)) for counter in RATED}
     points = history.rates(("broker", name, "messages_in"))
-    return BrokerRow(answer, rates, remarks_of(answer), spark(points, "messages in a second"))
+    examined = (Remark(one.note, one.what, one.to_do) for one in about(name, found))
+    seen = (*remarks_of(answer), *examined)
+    return BrokerRow(answer, rates, seen, spark(points, "messages in a second", rate_text))
 
 
 def _counted(answers: list[BrokerAnswer], name: str) -> int | None:

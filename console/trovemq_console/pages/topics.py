@@ -15,9 +15,10 @@ from starlette.responses import Response
 from trovemq import Client, GroupDescription, Message, TopicDescription, TroveError, errors
 from trovemq.cli.times import parse_moment
 from trovemq.cli.topics import MessageType
-from trovemq_console.charts import spark
+from trovemq_console.charts import chart
 from trovemq_console.cluster import TopicEntry, gather_bounded
 from trovemq_console.pages.console import Console, number, paging, required, text
+from trovemq_console.rendering import rate_text
 from trovemq_console.sampling import History
 
 MESSAGE_TYPES: Final = tuple(str(kind.value) for kind in MessageType)
@@ -85,7 +86,7 @@ async def topic(console: Console, request: Request) -> Response:
         messages=depth(described),
         size=size_of(described),
         rate=history.rate(("topic", name)),
-        chart=spark(history.rates(("topic", name)), "messages in a second", 260, 48),
+        chart=chart(history.rates(("topic", name)), "messages in a second", rate_text),
         queue_rate=lambda broker, queue: history.rate(("queue", name, broker, str(queue))),
         groups=groups,
         listing=listing,

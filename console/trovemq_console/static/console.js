@@ -20,6 +20,7 @@ async function refresh() {
       if (fresh) replace(section, document.importNode(fresh, true));
       else stale(section);
     }
+    markCut();
   } catch {
     sections().forEach(stale);
   } finally {
@@ -83,8 +84,16 @@ if (again) {
   document.addEventListener("visibilitychange", lookAgain);
 }
 
-// --- what does not fit: the page that is shown among all pages, the text of a cell that is cut off ------------------
-document.querySelector("body > nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+// --- what does not fit: tables that are wider than the screen, the text of a cell that is cut off --------------------
+function markCut() {
+  for (const one of document.querySelectorAll(".scroll")) {
+    const cut = one.scrollWidth > one.clientWidth + 1;
+    one.classList.toggle("cut", cut);
+    cut ? one.setAttribute("tabindex", "0") : one.removeAttribute("tabindex");
+  }
+}
+markCut();
+document.defaultView?.addEventListener("resize", markCut);
 
 document.addEventListener("mouseover", ({ target }) => {
   const cell = target.closest?.(".rows td");

@@ -12,6 +12,7 @@ from tests.support.console_cluster import COUNTERS, Browser, FakeCluster, consol
 from tests.support.fake_groups import dead_letter
 from tests.unit.cli.conftest import FIRST_TIMESTAMP
 from trovemq import TroveError, errors
+from trovemq.cli.doctor_evidence import Finding
 from trovemq.models.cluster import LostBroker, TopicHold
 from trovemq.models.group import GroupSettings, QueueLag
 from trovemq.models.track import ConsumptionStatus, MessageTrack, TrackEvent
@@ -57,7 +58,7 @@ def test_a_counter_that_began_again_gives_no_rate() -> None:
 
 
 def tile(page: str, label: str) -> str:
-    match = re.search(rf'>{label}</div><div class="value">([^<]*)<', page)
+    match = re.search(rf'>{label}</div><div class="value">(?:<a [^>]*>)?([^<]*)<', page)
     assert match is not None
     return match[1]
 
@@ -111,13 +112,15 @@ def test_a_brokers_topics_are_counted_without_system_topics_as_the_sum_is() -> N
     with console(cluster) as browser:
         page = browser.get("/")
     assert tile(page, "Topics") == "1"
-    assert re.findall(r'<td class="num">(\d+)</td>\s*<td class="num">[^<]*</td>\s*<td>sync', page) == ["1"]
+    counted = (
+        r'<td class="num"><a href="/topics">(\d+)</a></td>\s*<td class="num"><a [^<]*</a></td>\s*<td>sync'
+    )
+    assert re.findall(counted, page) == ["1"]
 
 
 @pytest.mark.parametrize(
     ("counter", "value", "words"),
     [
-        ("disk_used_percent", 97, "its disk is 97 % full"),
         ("damaged_ranges", 2, "2 damaged places"),
         ("lagging_projections", 1, "1 indexes have not reached"),
         ("retention_failures", 3, "3 removals of old segments failed"),
@@ -129,6 +132,29 @@ def test_a_broker_in_trouble_says_why(counter: str, value: int, words: str) -> N
         page = browser.get("/")
     assert words in page
     assert ">fine<" not in page
+
+
+def test_the_overview_says_what_doctor_finds() -> None:
+    found = [
+        Finding("groups", "billing", "9 messages wait, and the group has no member", "start its consumers"),
+        Finding("clocks", "broker-a", "its clock is 5.0 s fast", "run a time service", note=True),
+    ]
+    with console(FakeCluster(topics={"orders": 2}), found=found) as browser:
+        assert "The checks of <code>trovemq doctor</code> are being made" in browser.get("/")
+        page = browser.get("/")
+    for one in found:
+        assert f"{one.what} → " in re.sub("<[^>]*>", "", page)
+        assert one.to_do in page
+    assert "/group?name=billing" in links(page)
+    assert [">fine<" in page, ">note<" in page, ">problem<" in page] == [False, True, True]
+    assert page.count("its clock is 5.0 s fast") == 1
+
+
+def test_numbers_of_the_overview_lead_to_their_pages() -> None:
+    with console(FakeCluster(topics={"orders": 2})) as browser:
+        page = browser.get("/")
+    for label, target in (("Topics", "/topics"), ("Waiting", "/groups"), ("Stored", "/storage")):
+        assert re.search(rf'>{label}</div><div class="value"><a href="{target}">', page), label
 
 
 def test_a_broker_that_does_not_answer_hides_no_other() -> None:
@@ -348,14 +374,42 @@ def test_a_group_shows_its_lag_over_time() -> None:
     cluster.groups.groups["broker-a", "billing"] = GroupSettings()
     cluster.groups.lags = [lag(0, 5), lag(1, 7)]
     with console(cluster) as browser:
-        assert "<polyline" not in browser.get("/group", name="billing")
+        assert browser.get("/group", name="billing").count("<polyline") == 2, (
+            "charts have axes from the first look on"
+        )
         browser.clocks.passed += 5
         cluster.groups.lags = [lag(0, 1), lag(1, 9)]
         page = browser.get("/group", name="billing")
-        assert page.count("<polyline") == 3
+        assert page.count("<polyline") == 4
         assert "1 min 1 s" in page
         listed = browser.get("/groups")
         assert ">10<" in listed
+
+
+def test_a_group_shows_its_rates_and_its_dead_letters() -> None:
+    cluster = FakeCluster(topics={"orders": 2, "%DLQ%billing": 1})
+    cluster.groups.groups["broker-a", "billing"] = GroupSettings()
+    for number in range(3):
+        asyncio.run(cluster.send("%DLQ%billing", b"dead", keys=[f"k{number}"]))
+    cluster.groups.lags = [lag(0, 5, committed=100, max_offset=105)]
+    with console(cluster) as browser:
+        page = browser.get("/group", name="billing")
+        assert [tile(page, label) for label in ("Consumed", "Arriving", "Dead letters")] == ["—", "—", "3"]
+        browser.clocks.passed += 10
+        cluster.groups.lags = [lag(0, 5, committed=300, max_offset=405)]
+        page = browser.get("/group", name="billing")
+    assert [tile(page, label) for label in ("Consumed", "Arriving")] == ["20/s", "30/s"]
+    assert "/dead-letters?group=billing" in links(page)
+
+
+def test_buttons_that_destroy_look_so() -> None:
+    cluster = FakeCluster(topics={"orders": 2})
+    cluster.groups.groups["broker-a", "billing"] = GroupSettings()
+    cluster.groups.lags = [lag(0, 5)]
+    with console(cluster, allow_changes=True) as browser:
+        pages = browser.get("/topic", name="orders") + browser.get("/group", name="billing")
+    risky = re.findall(r'<button class="button risky">([^<]*) …<', pages)
+    assert risky == ["Delete the topic", "Delete the group", "Preview the reset"]
 
 
 def test_a_group_that_is_none_is_an_error_page() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.support.console_cluster import COUNTERS, Clocks, FakeCluster
 from trovemq import ClusterState, TroveError, errors
 from trovemq_console.app import make_app
 from trovemq_console.bodies import HEX_BYTES, body_view, indented, preview, visible
-from trovemq_console.charts import coordinates, spark
+from trovemq_console.charts import ceiling, chart, coordinates, spark
 from trovemq_console.cluster import Cluster
 from trovemq_console.command import greeting, main
 from trovemq_console.finding import moment_of
@@ -26,6 +27,8 @@ from trovemq_console.rendering import (
     link,
     make_environment,
     moment_text,
+    number_text,
+    rate_text,
     size_text,
 )
 from trovemq_console.sampling import POINTS_MAX, WATCHED_SECONDS, History, Sampler
@@ -159,12 +162,36 @@ def test_a_sample_without_a_cluster_is_no_failure() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e12)), min_size=2).map(sorted))
 def test_a_chart_stays_in_its_picture(points: list[tuple[float, float]]) -> None:
-    assert all(0 <= x <= 120 and 0 <= y <= 28 for x, y in coordinates(points, 120, 28))
-    assert "nan" not in spark(points, "rate")
+    top = ceiling(max(value for _, value in points))
+    assert all(0 <= x <= 120 and 0 <= y <= 28 for x, y in coordinates(points, 120, 28, top))
+    for picture in (spark(points, "rate", rate_text), chart(points, "rate", rate_text)):
+        assert "nan" not in picture
+
+
+@given(st.floats(1e-6, 1e15))
+def test_an_axis_ends_at_a_round_value_that_is_not_far_above(value: float) -> None:
+    top = ceiling(value)
+    assert value * (1 - 1e-6) <= top <= value * 2.6
+    assert f"{top:.0e}"[0] in "125"
+
+
+def test_a_chart_has_axes_and_names_its_newest_value() -> None:
+    drawn = chart([(0, 0), (30, 700), (90, 350)], "messages in a second", rate_text)
+    texts = re.findall(r"<(?:span|figcaption)>([^<]*)<", drawn)
+    assert texts == ["1,000/s", "500/s", "0", "1 min 30 s ago", "now", "350/s"]
+
+
+@pytest.mark.parametrize("points", [[], [(5.0, 3.0)]])
+def test_a_chart_begins_at_the_first_look(points: list[tuple[float, float]]) -> None:
+    drawn = chart(points, "lag", number_text)
+    assert "<span>0</span>" in drawn
+    assert ("<figcaption>3<" in drawn) == bool(points)
+    assert ('polyline points=""' in drawn) != bool(points)
 
 
 def test_a_label_of_a_chart_is_escaped() -> None:
-    assert "<b>" not in spark([(0, 1), (1, 2)], "<b>")
+    assert "<b>" not in spark([(0, 1), (1, 2)], "<b>", number_text)
+    assert "<b>" not in chart([(0, 1), (1, 2)], "<b>", number_text)
 
 
 # --- small things -----------------------------------------------------------------------------------
