@@ -207,10 +207,9 @@ $(STAMP_DOCS): $(STAMP) locks/docs.txt
 	@$(PYTHON) tools/set_up.py docs $(VENV)
 	@touch $@
 
-.PHONY: wheels
-wheels: setup ## Build the wheel of each distribution: dist/
-	@for project in $(dir $(PROJECTS)); do \
-	  (cd $$project && $(CURDIR)/$(RUN) -m hatchling build -t wheel -d $(CURDIR)/dist); done
+.PHONY: dist
+dist: setup ## Build a release: wheels, source distributions, bill of materials, pinned requirements, sums: dist/
+	@$(RUN) -m tools.dist dist $(PACKAGES)
 
 .PHONY: sbom
 sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom.cdx.json

@@ -1,9 +1,13 @@
-"""The bill of materials, in CycloneDX 1.6, made of the lock files alone: `make sbom`.
+"""The bill of materials, in CycloneDX 1.6, made of the lock files: `make sbom`, and a part of `make dist`.
 
 One component for each pinned distribution, with every hash that may be installed. Broker, nameserver, SDK and
 command line run on those of locks/run.txt (scope "required"); those that only building, testing, pages,
-demo or pipeline need are "excluded". Nothing is asked of a network, and the same lock files give the same
-bytes.
+demo or pipeline need are "excluded". Licences are those that the installed distributions declare, so one that
+is not installed here, as one for another system, has none. Nothing is asked of a network, and the same lock
+files and environment give the same bytes.
+
+cyclonedx-python-lib would bring nine distributions for the thirty lines that write the JSON, and would read
+neither our lock files nor the licences. `make soak` checks the document with it.
 """
 
 from __future__ import annotations
@@ -13,14 +17,15 @@ import re
 import sys
 import tomllib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RUNTIME: Final = "locks/run.txt"
-PROJECTS: Final = ("proto", "store", "rpc", "daemon", "nameserver", "clients/python", "pipeline")
+PROJECTS: Final = ("proto", "store", "rpc", "daemon", "nameserver", "clients/python", "console", "pipeline")
 NAMESPACE: Final = uuid.UUID("6d8e5a9c-2f04-5c0b-9f61-0c0a4ce51f7e")
 
 _PIN: Final = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?==([^ ;\\]+)(?: ; ([^\\]+))?")
@@ -52,6 +57,7 @@ class Pin:
             "scope": "required" if RUNTIME in self.locks else "excluded",
             "purl": self.purl,
             "hashes": [{"alg": "SHA-256", "content": content} for content in sorted(self.hashes)],
+            **licences(self.name),
             "properties": properties,
         }
 
@@ -84,10 +90,32 @@ def read_pins(root: Path) -> list[Pin]:
     return [pin for _, pin in sorted(pins.items())]
 
 
-def bill(root: Path = ROOT) -> dict[str, Any]:
-    """The document."""
-    pins, own = read_pins(root), [_project(root / name) for name in PROJECTS]
-    product = _project(root / "broker") | {"type": "application"}
+def licences(name: str) -> dict[str, Any]:
+    """The member `licenses` of an installed distribution; {} if it is not installed or declares none."""
+    try:
+        declared = metadata(name)
+    except PackageNotFoundError:
+        return {}
+    return licences_of(declared)
+
+
+def licences_of(declared: PackageMetadata) -> dict[str, Any]:
+    """declared: a distribution's METADATA. An SPDX expression, or else names as their authors wrote them."""
+    for expression in declared.get_all("License-Expression") or ():
+        return {"licenses": [{"expression": expression}]}
+    names = [
+        one.rpartition(" :: ")[2]
+        for one in declared.get_all("Classifier") or ()
+        if one.startswith("License :: ") and one.count(" :: ") > 1
+    ]
+    names = names or [one for one in declared.get_all("License") or () if one and "\n" not in one]
+    return {"licenses": [{"license": {"name": one}} for one in names]} if names else {}
+
+
+def bill(root: Path = ROOT, built: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The document. built: the files of our distributions, each with its SHA-256."""
+    pins, own = read_pins(root), [_project(root / name, built or {}) for name in PROJECTS]
+    product = _project(root / "broker", built or {}) | {"type": "application"}
     components = [*own, *(pin.component() for pin in pins)]
     required = [one["bom-ref"] for one in components if one.get("scope") != "excluded"]
     document = {
@@ -102,9 +130,11 @@ def bill(root: Path = ROOT) -> dict[str, Any]:
     return {**document, "serialNumber": f"urn:uuid:{serial}"}
 
 
-def _project(directory: Path) -> dict[str, Any]:
+def _project(directory: Path, built: Mapping[str, str]) -> dict[str, Any]:
     project = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     name, version = project["name"], project["version"]
+    prefix = f"{name.replace('-', '_')}-"
+    hashes = [{"alg": "SHA-256", "content": sha} for file, sha in built.items() if file.startswith(prefix)]
     return {
         "type": "library",
         "bom-ref": f"pkg:pypi/{name}@{version}",
@@ -112,6 +142,7 @@ def _project(directory: Path) -> dict[str, Any]:
         "version": version,
         "purl": f"pkg:pypi/{name}@{version}",
         "licenses": [{"license": {"id": project["license"]}}],
+        **({"hashes": hashes} if hashes else {}),
     }
 
 

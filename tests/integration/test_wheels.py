@@ -17,7 +17,6 @@ import venv
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -25,6 +24,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tools import dist
 from trovemq.testing import BrokerProcess
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,9 @@ PROJECTS = {
     "trovemq-broker": "broker",
     "trovemq": "clients/python",
     "trovemq-console": "console",
+    "trovemq-spark": "pipeline",
 }
+PACKAGES = tuple(PROJECTS.values())
 NAMESERVER = ("trovemq-proto", "trovemq-rpc", "trovemq-daemon", "trovemq-nameserver", "trovemq")
 DAEMONS = (*NAMESERVER, "trovemq-store", "trovemq-broker")
 
@@ -108,15 +110,9 @@ def test_a_message_is_sent(trovemq_client):
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel of each of our distributions, by name."""
-    directory = tmp_path_factory.mktemp("wheels")
-
-    def build(folder: str) -> None:
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-        subprocess.run(command, cwd=ROOT / folder, check=True, capture_output=True, timeout=120)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(build, PROJECTS.values()))
+    """The wheel of each of our distributions, by name, as `make dist` builds them."""
+    directory = tmp_path_factory.mktemp("wheels") / "dist"
+    dist.build(directory, PACKAGES)
     return {re.sub(r"_", "-", wheel.name.split("-")[0]): wheel for wheel in directory.glob("*.whl")}
 
 
@@ -152,8 +148,10 @@ def environment(directory: Path, wheels: list[Path], extra: str = "") -> Path:
     (packages,) = directory.glob("lib/python*/site-packages")
     install = ["-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--python"]
     python = str(directory / "bin/python")
+    names = [wheel.name.split("-")[0] for wheel in wheels]
+    found = ["--no-index", "--find-links", str(wheels[0].parent)]
     subprocess.run(
-        [sys.executable, *install, python, *map(str, wheels)], check=True, capture_output=True, timeout=120
+        [sys.executable, *install, python, *found, *names], check=True, capture_output=True, timeout=120
     )
     ours = [Distribution.at(path) for path in packages.glob("trovemq*.dist-info")]
     assert len(ours) == len(wheels)

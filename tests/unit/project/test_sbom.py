@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from email import message_from_string
+from importlib.metadata import PackageMetadata
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from deploy.sbom import bill, pins_of
+from deploy.sbom import bill, licences_of, pins_of
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = sorted(ROOT.glob("locks/*.txt"))
@@ -67,3 +70,28 @@ def test_the_same_lock_files_give_the_same_bytes_and_name_no_host() -> None:
 def test_a_line_without_a_version_or_a_hash_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not NAME==VERSION with hashes"):
         list(pins_of(text))
+
+
+def test_licences_are_those_that_the_installed_distributions_declare() -> None:
+    required = [one for one in bill()["components"] if one.get("scope", "required") == "required"]
+    lacking = {one["name"] for one in required if not one.get("licenses")}
+    assert lacking <= {"colorama"}, "it is for another system, and not installed"
+
+
+@pytest.mark.parametrize(
+    ("declared", "licences"),
+    [
+        (("License-Expression: MIT", "License: text"), [{"expression": "MIT"}]),
+        (
+            ("Classifier: License :: OSI Approved :: MIT License", "License: MIT"),
+            [{"license": {"name": "MIT License"}}],
+        ),
+        (("License: OLDAP-2.8",), [{"license": {"name": "OLDAP-2.8"}}]),
+        (("License: a whole\n        text of it", "Classifier: License :: OSI Approved"), None),
+    ],
+)
+def test_a_licence_is_an_expression_or_the_name_that_its_author_wrote(
+    declared: tuple[str, ...], licences: list[object] | None
+) -> None:
+    described = message_from_string("\n".join(("Name: a", *declared, "", "")))
+    assert licences_of(cast(PackageMetadata, described)).get("licenses") == licences
