@@ -86,8 +86,8 @@ class MessageTracker:
         clock_ms: Callable[[], EpochMs],
         events_end: QueueOffset | None = None,
     ) -> Generator[None, None, MessageTrack]:
-        """events_end: where the events end that the answer is to have; None: where they end now. Those that
-        come while it is made, of other messages most often, are not missed.
+        """events_end: where the events end that the answer is to have; None: where they end now. Events
+        that come while it is made, of other messages most often, are not missed.
 
         Raises TroveError MESSAGE_ID_ILLEGAL, MESSAGE_NOT_FOUND, RECORD_DAMAGED, INDEX_DISABLED,
         LIMIT_EXCEEDED, TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE."""
