@@ -1,4 +1,4 @@
-"""What `trovemq doctor` finds, for the overview: looked for in the background, while the page is open."""
+"""What `trovemq doctor` finds, for the overview: examined in the background, while the page is open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trovemq.cli.doctor_evidence import Finding
 from trovemq_console.cluster import Clock, Cluster
 
 AGE_MAX_S: Final = 30.0
-"""A look asks each broker for its topics, and each group for its lag."""
+"""An examination asks each broker for its topics, and each group for its lag."""
 WATCH_S: Final = 2.0  # as `trovemq doctor`
 CALL_SECONDS_MAX: Final = 10.0
 SEEN_AT_ONCE: Final = frozenset({"reachable", "lost", "drained", "counters", "balance"})
@@ -35,15 +35,15 @@ class Examination:
         self._looked_at: float | None = None
         self._found: tuple[Finding, ...] = ()
         self.problem = ""
-        """Why the last look failed; "" if it did not."""
+        """Why the last examination failed; "" if it did not."""
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the last look; None before the first one."""
+        """Seconds since the last examination; None before the first one."""
         return None if self._looked_at is None else self._clock() - self._looked_at
 
     def findings(self) -> tuple[Finding, ...]:
-        """Those of the last look. Begins another one if it is old."""
+        """Findings of the last examination. Begins another one if it is old."""
         age = self.age_s
         if self._looking is None and (age is None or age > AGE_MAX_S):
             self._looking = asyncio.get_running_loop().create_task(self._look_now(), name="doctor")
@@ -58,7 +58,7 @@ class Examination:
             self._looked_at, self._looking = self._clock(), None
 
     async def close(self) -> None:
-        """Ends a look."""
+        """Ends an examination that runs."""
         if self._looking is not None:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):

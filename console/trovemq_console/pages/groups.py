@@ -113,7 +113,7 @@ async def _dead_letters(client: Client, group: str) -> int | None:
 
 
 def _record(history: History, name: str, lags: list[QueueLag]) -> None:
-    """Records the present lag and offsets, which grow with what is consumed and what arrives."""
+    """Records the present lag and offsets, which grow with consumed and new messages."""
     history.add(("consumed", name), sum(lag.committed or 0 for lag in lags))
     history.add(("arriving", name), sum(lag.max_offset for lag in lags))
     history.add(("lag", name), sum(lag.lag for lag in lags))

@@ -203,7 +203,7 @@ def test_a_secret_is_shown_once_and_not_over_plain_http() -> None:
         fields = {"token": browser.form_token(), "user": "carol", "confirmed": "yes"}
         assert "made-secret" in browser.post("/acts/create-user", fields)[1]
         assert "made-secret" not in browser.get("/access")
-    named = {"host": "10.0.0.1", "host_names": ("127.0.0.1",)}
+    named: dict[str, Any] = {"host": "10.0.0.1", "host_names": ("127.0.0.1",)}
     with console(made, allow_changes=True, **named) as browser:
         for act in ("create-user", "rotate-secret"):
             status, page = browser.post(f"/acts/{act}", {**fields, "token": browser.form_token()})

@@ -87,7 +87,7 @@ def _kind(finding: Finding) -> str:
 
 
 class Asking(Protocol):
-    """Awaits one request, within a time of its own. Raises TroveError REQUEST_TIMEOUT."""
+    """Awaits one request, within a limit of time. Raises TroveError REQUEST_TIMEOUT."""
 
     async def __call__(self, awaitable: Awaitable[Result], /) -> Result: ...
 

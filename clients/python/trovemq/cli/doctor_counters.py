@@ -58,7 +58,7 @@ COUNTED: Final = (
 
 
 def remarks(counters: Mapping[str, int]) -> Iterator[tuple[Counted, str]]:
-    """Those that are not 0, with their texts."""
+    """The counters that are not 0, with their texts."""
     for one in COUNTED:
         if value := counters.get(one.name, 0):
             yield one, one.what.format(f"{value:,}")
