@@ -7,7 +7,7 @@ source distribution, and
 
 | file             | content                                                                                |
 |------------------|----------------------------------------------------------------------------------------|
-| requirements.txt | our wheels and what they need to run, by version and hash, for `pip --require-hashes`  |
+| requirements.txt | our wheels and all that they need, by version and hash, for `pip --require-hashes`     |
 | trovemq.cdx.json | the bill of materials (deploy/sbom.py)                                                 |
 | SHA256SUMS       | of all other files, as `sha256sum --check` reads it                                    |
 

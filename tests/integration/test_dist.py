@@ -1,4 +1,4 @@
-"""What `make dist` builds: the same bytes in another directory, files of the tree only, hashes that fit."""
+"""The files of `make dist`: the same bytes in another directory, files of the tree only, hashes that fit."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def test_two_builds_give_the_same_bytes(built: Path, tmp_path: Path, monkeypatch
     assert {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)} == set()
 
 
-def test_a_source_distribution_has_files_of_the_tree_and_gives_the_same_wheel(
-    built: Path, tmp_path: Path
-) -> None:
+def test_a_source_distribution_gives_the_same_wheel(built: Path, tmp_path: Path) -> None:
     tracked = {relative(path) for path in tracked_files()}
     for project, archive in zip(PACKAGES, sorted_as_projects(built), strict=True):
         with tarfile.open(archive) as sources:
