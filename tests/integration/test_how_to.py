@@ -49,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs" / "how-to").glob("*.md")), ROOT / "docs" / "security.md"]
 OTHERS = {
     "grow-and-shrink",
+    "install",
     "one-configuration",
     "keep-a-second-copy",
     "fail-over",
