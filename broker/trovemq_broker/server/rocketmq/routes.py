@@ -184,7 +184,10 @@ class Routes:
         self, query: RouteQuery, context: Context
     ) -> tuple[TopicConfig | None, Sequence[_Other], Address | None]:
         """The topic here, its queues at the other brokers that the client can reach, and the address of this
-        broker for it: None is the one by which it came. Raises TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT."""
+        broker for it: None is the one by which it came. Raises TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT.
+
+        Clients for NodeJS cannot call a broker of several addresses. Each node of a replica group leads them
+        to its leader, also to the next one."""
         name = query.topic
         config, others = self._held(name)
         if query.endpoints_error is not None:
@@ -197,11 +200,13 @@ class Routes:
             if self._forwards is None:
                 return self._alone(query, config, others, address)
             return config, self._forwarded(name, config, others, self._forwards, by_tls), None
+        language = metadata_value(context, LANGUAGE_KEY)
         reached = self._reached(others, by_tls)
-        reached += self._away(name, others, reached, address, metadata_value(context, LANGUAGE_KEY))
+        reached += self._away(name, others, reached, address, language)
         if config is None and not reached:
             raise _without_tls(name)
-        return config, reached, address
+        takes_one = language == READS_ID_0 and query.dialled and not by_tls and self._nodes()
+        return config, reached, None if takes_one else address
 
     def _forwarded(
         self,

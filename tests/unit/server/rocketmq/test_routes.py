@@ -98,12 +98,14 @@ class Bench:
         self.others = Others()
         self.offers_writes = True
         self.placements: dict[str, dict[str, int]] = {}
+        self.nodes: list[Address] = []
         self.routes = Routes(
             core,
             lambda: self.offers_writes,
             self.others,
             OWN_TLS,
             lambda topic: self.placements.get(topic, {}),
+            nodes=lambda: self.nodes,
         )
 
     def route(
@@ -496,6 +498,19 @@ def test_no_new_client_started_while_a_broker_of_a_fifo_topic_was_away(language:
     assert addresses == {1, bench.core.advertised.port}
     ids = [one.id for one in reply.message_queues if one.broker.name == "z"]
     assert ids == [0, 1] if language == "HTTP" else [AWAY_FIRST, AWAY_FIRST + 1]
+
+
+@pytest.mark.parametrize("language", ["JAVA", "PYTHON", "GO", "HTTP"])
+def test_a_client_for_nodejs_called_no_broker_of_a_replica_group(language: str) -> None:
+    """It takes several addresses of a broker for one name. The node that it called forwards to the leader."""
+    bench = Bench()
+    bench.nodes = [Address("10.0.0.2", 8_081), Address("10.0.0.3", 8_081)]
+    leader = bench.core.advertised
+    for came_by in (leader, bench.nodes[1]):
+        reply = bench.route(endpoints=endpoints_of(came_by), context=of_language(language))
+        (at,) = {str(one.broker.endpoints): one.broker.endpoints for one in reply.message_queues}.values()
+        expected = [came_by] if language == "HTTP" else [leader, *bench.nodes]
+        assert [(one.host, one.port) for one in at.addresses] == [(one.host, one.port) for one in expected]
 
 
 def test_python_clients_that_name_no_queue_moved_message_groups() -> None:
