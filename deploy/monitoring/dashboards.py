@@ -51,7 +51,7 @@ BROKER_ROWS: Final = (
     ),
     ("Connections and replies", "reply_ request_ connections keepalive_ calls_ streams_reset window_"),
     ("Search", "tree_ trees_ search searches unique_ids producers_numbered"),
-    ("Cluster", "routes_ forwards_ config_"),
+    ("Cluster", "routes_ forwards_ relays_ config_"),
     ("Replica group", "group_ etcd_"),
     ("Access, quotas, audit", "access_ sessions users quota audit_"),
 )

@@ -8,16 +8,22 @@ Two nodes that each take the other one for the leader would pass a connection to
 that. So would a node at whose address the leader is said to be: it refuses.
 
 Without authentication only: the leader would take this node's address for that of the client, whose rules may
-name addresses. A connection by TLS is not relayed, because that to the leader has none.
+name addresses. A connection by TLS goes to the leader by TLS, or on loopback.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import ssl
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Final, cast
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector, Metric
+
 from trovemq_daemon.addresses import Address
+from trovemq_proto.tls import ClientTls
 from trovemq_rpc.server.guest import Host
 
 UNSENT_MAX: Final = 1 << 20
@@ -27,29 +33,57 @@ RELAYS_MAX: Final = 1_000
 """Connections of clients that are relayed at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class RelayedTo:
+    """The leader: the address that it gives to clients, and how it is reached: by TLS with a `context`."""
+
+    leader: Address
+    address: Address
+    context: ssl.SSLContext | None = None
+
+    @classmethod
+    def plain(cls, leader: Address) -> RelayedTo:
+        return cls(leader, leader)
+
+
 class RemotingRelay:
-    """`leader`: the address of the node that leads, None where it is not known. `here`: the addresses of this
-    node."""
+    """`leader`: the address of the node that leads, None where it is not known. `by_tls`: how it is reached
+    by TLS, None where it is not. `here`: the addresses of this node."""
 
     def __init__(
-        self, leader: Callable[[], Address | None], here: Callable[[], Collection[Address]] = tuple
+        self,
+        leader: Callable[[], Address | None],
+        here: Callable[[], Collection[Address]] = tuple,
+        by_tls: Callable[[Address], RelayedTo | None] = lambda _leader: None,
     ) -> None:
         self._leader = leader
         self._here = here
+        self._by_tls = by_tls
         self.open = 0
+        self.refused = 0
+        """Connections that were refused, since the start of this role."""
 
     def accept(self, host: Host) -> RelayedConnection:
         self.open += 1
         leader = self._leader()
-        if host.is_secure or leader is None:
-            return self._refused(host, "no leader is known, or the connection is by TLS")
-        if leader in self._here():
+        if leader is None:
+            return self._refused(host, "no leader is known")
+        to = RelayedTo.plain(leader)
+        if host.is_secure and not leader.is_loopback:
+            if (way := self._by_tls(leader)) is None:
+                return self._refused(
+                    host,
+                    "it came by TLS, and the leader is not reached so: tls_listen there, nameserver_tls here",
+                )
+            to = way
+        if {to.leader, to.address} & set(self._here()):
             return self._refused(host, f"the leader's address {leader} is this node's")
         if self.open > RELAYS_MAX:
             return self._refused(host, f"{RELAYS_MAX} connections are relayed already")
-        return RelayedConnection(host, leader, self._moved_from, self._ended)
+        return RelayedConnection(host, to, self._moved_from, self._ended)
 
     def _refused(self, host: Host, reason: str) -> RelayedConnection:
+        self.refused += 1
         return RelayedConnection(host, reason, self._moved_from, self._ended)
 
     def _moved_from(self, leader: Address) -> bool:
@@ -61,14 +95,14 @@ class RemotingRelay:
 
 
 class RelayedConnection(asyncio.Protocol):
-    """The guest of the client's connection, and the protocol of that to the leader. `leader`: its address, or
-    why the connection is refused. `moved_from`: whether another node leads instead. `ended`: is called at the
-    end, once."""
+    """The guest of the client's connection, and the protocol of that to the leader. `leader`: how it is
+    reached, or why the connection is refused. `moved_from`: whether another node leads instead. `ended`: is
+    called at the end, once."""
 
     def __init__(
         self,
         host: Host,
-        leader: Address | str,
+        leader: RelayedTo | str,
         moved_from: Callable[[Address], bool],
         ended: Callable[[], None],
     ) -> None:
@@ -81,16 +115,21 @@ class RelayedConnection(asyncio.Protocol):
         self._is_lost = False
         self._connecting = asyncio.get_running_loop().create_task(self._connect(leader), name="relay")
 
-    async def _connect(self, leader: Address | str) -> None:
+    async def _connect(self, leader: RelayedTo | str) -> None:
         if isinstance(leader, str):
             self._refuse(leader)
             return
-        loop = asyncio.get_running_loop()
+        loop, at, context = asyncio.get_running_loop(), leader.address, leader.context
+        name = None if context is None else at.host
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: self, leader.host, leader.port)
+                await loop.create_connection(
+                    lambda: self, at.host, at.port, ssl=context, server_hostname=name
+                )
+        except ssl.SSLError as error:
+            self._refuse(f"the leader at {at} is not reached by TLS: {error.reason}")
         except (OSError, TimeoutError):
-            self._refuse(f"the leader at {leader} does not listen")
+            self._refuse(f"the leader at {at} does not listen")
 
     def _refuse(self, reason: str) -> None:
         if not self._is_lost:
@@ -110,7 +149,7 @@ class RelayedConnection(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """A machine that is gone closes no connection: the client would wait for its own time-outs."""
-        if not isinstance(self._leader, str) and self._moved_from(self._leader):
+        if not isinstance(self._leader, str) and self._moved_from(self._leader.leader):
             self._host.close()
 
     def drain(self) -> None:
@@ -155,3 +194,32 @@ class RelayedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._is_lost:
             self._host.close()
+
+
+def relay_context(tls: ClientTls) -> ssl.SSLContext:
+    """For connections to the leader, which are not HTTP/2."""
+    context = tls.context()
+    context.set_alpn_protocols([])
+    return context
+
+
+class RelaysCollector(Collector):
+    """The figures of a relay."""
+
+    def __init__(self, relay: RemotingRelay) -> None:
+        self._relay = relay
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "trovemq_relays_open",
+            "Connections of remoting clients that this node passes on to the leader of its group.",
+            value=self._relay.open,
+        )
+        yield CounterMetricFamily(
+            "trovemq_relays_refused",
+            "Connections of remoting clients that this node could not pass on.",
+            value=self._relay.refused,
+        )

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trovemq_broker.cluster.remoting_relay import RELAYS_MAX, UNSENT_MAX, RelayedConnection, RemotingRelay
+from tests.support.certificates import Certificates
+from trovemq_broker.cluster.remoting_relay import (
+    RELAYS_MAX,
+    UNSENT_MAX,
+    RelayedConnection,
+    RelayedTo,
+    RelaysCollector,
+    RemotingRelay,
+    relay_context,
+)
 from trovemq_daemon.addresses import Address
+from trovemq_proto.tls import ClientTls
 
 pytestmark = pytest.mark.asyncio
 
@@ -52,7 +64,9 @@ class Host:
 
 
 @asynccontextmanager
-async def leader() -> AsyncIterator[tuple[Address, list[asyncio.StreamWriter]]]:
+async def leader(
+    context: ssl.SSLContext | None = None,
+) -> AsyncIterator[tuple[Address, list[asyncio.StreamWriter]]]:
     """It sends back the bytes that come."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -62,7 +76,7 @@ async def leader() -> AsyncIterator[tuple[Address, list[asyncio.StreamWriter]]]:
             writer.write(data)
         writer.close()
 
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=context)
     async with server:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1]), writers
 
@@ -100,15 +114,44 @@ async def test_bytes_go_both_ways_also_those_before_the_connection() -> None:
         connection.lost()
 
 
-@pytest.mark.parametrize("is_secure", [False, True])
-async def test_without_a_leader_or_by_tls_the_connection_is_refused(is_secure: bool) -> None:
-    async with leader() as (address, writers):
-        host = Host(is_secure=is_secure)
-        connection = relayed(host, address if is_secure else None)
-        async with asyncio.timeout(60):
-            await host.changed.wait()
-        assert (len(host.reasons), writers) == (1, [])
-        connection.lost()
+@pytest.mark.parametrize("address", [None, Address("10.0.0.1", 8081)])
+async def test_without_a_leader_or_a_way_by_tls_the_connection_is_refused(address: Address | None) -> None:
+    host = Host(is_secure=address is not None)
+    relay = RemotingRelay(lambda: address)
+    connection = relay.accept(as_host(host))
+    async with asyncio.timeout(60):
+        await host.changed.wait()
+    assert (len(host.reasons), relay.refused) == (1, 1)
+    figures = {
+        sample.name: sample.value for metric in RelaysCollector(relay).collect() for sample in metric.samples
+    }
+    assert figures == {"trovemq_relays_open": 1, "trovemq_relays_refused_total": 1}
+    connection.lost()
+
+
+async def test_a_connection_by_tls_was_refused(tmp_path: Path) -> None:
+    """The leader is on another machine, or so its address for clients without TLS says."""
+    made = Certificates.made(tmp_path)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(made.pem("server"), made.key("server"))
+    others = Certificates.made(tmp_path / "others")
+    async with leader(serving) as (address, _):
+        for ca, is_trusted in ((made.ca, True), (others.ca, False)):
+            context = relay_context(ClientTls(ca=ca.read_bytes()))
+            away = Address("10.0.0.1", 8_081)
+            relay = RemotingRelay(
+                lambda away=away: away,
+                by_tls=lambda plain, to=address, by=context: RelayedTo(plain, to, by),  # type: ignore[misc]
+            )
+            host = Host(is_secure=True)
+            connection = relay.accept(as_host(host))
+            connection.receive(memoryview(b"by TLS"))
+            async with asyncio.timeout(60):
+                await host.changed.wait()
+            assert bool(host.reasons) is not is_trusted, host.reasons
+            if is_trusted:
+                assert await until_sent(host, 6) == b"by TLS"
+            connection.lost()
 
 
 async def test_two_nodes_passed_a_connection_to_and_fro_without_end() -> None:

@@ -9,6 +9,7 @@ NOT_LEADER. With read_from_replicas a follower's has reads, and a route to itsel
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,12 @@ from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.empty_routes import EmptyRoutes
 from trovemq_broker.cluster.leader_route import LeaderRoute
-from trovemq_broker.cluster.remoting_relay import RemotingRelay
+from trovemq_broker.cluster.remoting_relay import (
+    RelayedTo,
+    RelaysCollector,
+    RemotingRelay,
+    relay_context,
+)
 from trovemq_broker.cluster.route_metrics import ForwardsCollector
 from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.daemon.opening import clock_ms
@@ -160,8 +166,12 @@ class WaitingServers:
         self._here: tuple[Address, ...] = ()
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
+        self._tls = None if calls is None else calls.channels.tls
+        self._relay_context: ssl.SSLContext | None = None
         if settings.remoting_enable and self._gate is None:
-            self._grpc.add_guest(FIRST_BYTE, RemotingRelay(self._leader_address, lambda: self._here).accept)
+            relay = RemotingRelay(self._leader_address, lambda: self._here, self._relayed_by_tls)
+            self._grpc.add_guest(FIRST_BYTE, relay.accept)
+            registry.register(RelaysCollector(relay))
         readiness = Readiness()
         readiness.add("broker", problem)
         readiness.add_warning("users", self._users_problem)
@@ -196,6 +206,13 @@ class WaitingServers:
     def _leader_tls_address(self) -> str:
         status = self._leader_status()
         return "" if status is None else status.tls_address
+
+    def _relayed_by_tls(self, leader: Address) -> RelayedTo | None:
+        address = self._leader_tls_address()
+        if self._tls is None or not address:
+            return None
+        self._relay_context = self._relay_context or relay_context(self._tls)
+        return RelayedTo(leader, parse_address(address), self._relay_context)
 
     def _open_forwarder(self, calls: ForwardBy) -> CallForwarder:
         route = LeaderRoute(self._settings.name, self._leader, self._leader_tls_address)
