@@ -96,6 +96,7 @@ class FakeServer:
         """Of a node of a replica group; `leader`: the one that leads."""
         self.leader: common_pb2.GroupLeader | None = None
         self.infos_asked = 0
+        self.on_info: Callable[[], Awaitable[object]] | None = None
         self.on_describe: Callable[[str], admin_pb2.TopicDescription] | None = None
         self._changed: list[asyncio.Event] = []
         self._server: Any = None
@@ -231,6 +232,8 @@ class _Routes:
     async def get_server_info(self, request: Any, context: Any) -> route_pb2.ServerInfo:
         fake = self._fake
         fake.infos_asked += 1
+        if fake.on_info is not None:
+            await fake.on_info()
         return route_pb2.ServerInfo(
             role=fake.role,
             version="0",

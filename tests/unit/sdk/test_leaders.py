@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.sdk.conftest import Connect
 from tests.unit.sdk.fake_server import FakeServer, FrameHook
 from trovemq import Backoff, Client, ClientOptions, TroveError
+from trovemq._net import connections
 from trovemq._net.leaders import Leaders
 from trovemq._wire.convert import server_info
 from trovemq.models.cluster import (
@@ -195,6 +196,38 @@ async def test_a_client_finds_the_leader_by_any_node(connect: Connect, given: st
         client = await connect(*[group.nodes[name] for name in given])
         await send(client)
         assert len(group.nodes["a"].frames) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_client_of_a_follower_had_no_routes_where_the_leader_was_slow(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first look-up or subscription ended with NOT_LEADER."""
+    monkeypatch.setattr(connections, "LEADER_S_MAX", 0.0)
+    async with a_group() as group, asyncio.timeout(60):
+        asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            asked.set()
+            await answers.wait()
+
+        group.nodes["a"].on_info = slow
+        connecting = asyncio.create_task(connect(group.nodes["b"]))
+        await asked.wait()
+        done, _ = await asyncio.wait([connecting], timeout=2 * connections.LEADER_LOOK_S)
+        assert not done
+        answers.set()
+        client = await connecting
+        assert [broker.name for broker in client._pool.routes.brokers()] == ["g1"]
+
+
+@pytest.mark.asyncio
+async def test_a_client_of_a_follower_does_not_wait_for_a_leader_that_is_gone(connect: Connect) -> None:
+    async with a_group() as group, asyncio.timeout(60):
+        await group.nodes["a"].stop()
+        client = await connect(group.nodes["b"], failover_timeout_ms=1_000_000)
+        with pytest.raises(TroveError, match=r"BROKER_NOT_FOUND|NOT_LEADER"):
+            client._pool.routes.brokers()
 
 
 @pytest.mark.asyncio

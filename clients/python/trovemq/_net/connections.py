@@ -36,7 +36,8 @@ LEADER_GRACE_S = 1.0
 """For this time a former leader may acknowledge frames; then they are sent to its successor."""
 LEARN_S = 0.5
 LEADER_S_MAX = 1.0
-"""How long a client that was given followers alone waits for the routes of their leader."""
+"""How long a client that was given a follower waits for routes, once the leader has answered it."""
+LEADER_LOOK_S = 0.1
 NODES_FOLLOWED_MAX = 16
 FILLING_S = 10.0
 """Brokers have registered at a nameserver again so long after its start: they try every 5 s at least."""
@@ -65,6 +66,7 @@ class ConnectionPool:
         self._search = LeaderSearch(self, self._leaders, self.servers, self._see)
         self._groups: dict[str, LeaderConnection] = {}  # by broker name
         self._nodes: set[str] = set()  # that are followed, beside the given servers
+        self._away: set[str] = set()  # servers that could not be entered the last time
         self._connections: dict[str, Connection] = {}
         self._streams: dict[str, AppendStream] = {}  # by address
         self.suspect_until: dict[str, float] = {}  # by address, in the loop's time
@@ -115,6 +117,14 @@ class ConnectionPool:
 
     async def _enter(self, address: str) -> AsyncIterator[ClusterState]:
         """Begins to follow the server, and applies its first routes. Raises TroveError."""
+        self._away.discard(address)
+        try:
+            return await self._enter_now(address)
+        except TroveError:
+            self._away.add(address)
+            raise
+
+    async def _enter_now(self, address: str) -> AsyncIterator[ClusterState]:
         connection = self._connection(address)
         server = await connection.server_info()
         if server.up_ms:
@@ -143,7 +153,19 @@ class ConnectionPool:
                 entering = self._task(self._enter(one.address))
                 self._followers.append(loop.create_task(self._follow(one.address, entering)))
         if address in self.servers:
-            await self.routes.wait_until(lambda: self.routes.find(server.name) is not None, LEADER_S_MAX)
+            at = {one.node: one.address for one in server.leader.nodes}
+            await self._until_led(server.name, at.get(server.leader.node, ""))
+
+    async def _until_led(self, name: str, leader: str) -> None:
+        """Until the leader's routes are there. It may be slow, or gone: then the client has none at first."""
+        until = self._now() + self.options.failover_timeout_ms / 1000
+        has_answered = False
+        while leader not in self._away and (left_s := until - self._now()) > 0:
+            if self._views.is_known(leader) and not has_answered:
+                has_answered, until = True, min(until, self._now() + LEADER_S_MAX)
+            look_s = min(left_s, LEADER_LOOK_S)
+            if await self.routes.wait_until(lambda: self.routes.find(name) is not None, look_s):
+                return
 
     async def _learn(self, address: str) -> None:
         """Asks a node that knows no leader until it does, or does not answer: then it is entered again."""
