@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -34,14 +34,31 @@ SETTINGS = (
 
 
 class Node:
-    """`peers`: the way of the other nodes to its streams; `etcd`: its way to etcd."""
+    """`peers`: the way of the other nodes to its streams; `etcd`: its way to etcd. `settings`: more of them;
+    with a certificate it listens at `tls_address`, too. `by_links`: False: others reach it without links, so
+    that a kill is seen as at a machine that refuses connections from that moment on."""
 
-    def __init__(self, directory: Path, name: str, etcd: str, stack: ExitStack) -> None:
-        ports = [stack.enter_context(kept_port()) for _ in range(4)]
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        etcd: str,
+        stack: ExitStack,
+        settings: Sequence[str] = (),
+        *,
+        by_links: bool = True,
+    ) -> None:
+        ports = [stack.enter_context(kept_port()) for _ in range(5)]
         self.name = name
-        self.address, self.http, self.streams, _ = (f"127.0.0.1:{port_of(one)}" for one in ports)
+        self.address, self.http, self.streams, self.tls_address, _ = (
+            f"127.0.0.1:{port_of(one)}" for one in ports
+        )
+        by_tls = any(one.startswith("tls_certificate=") for one in settings)
+        self._settings = [*settings, *([f"tls_listen={self.tls_address}"] if by_tls else [])]
         self.peers = stack.enter_context(CutLink(self.streams, port_of(ports[-1])))
         self.etcd = stack.enter_context(CutLink(etcd))
+        self.streams_of_others = self.peers.address if by_links else self.streams
+        self._etcd_address = self.etcd.address if by_links else etcd
         self.store, self.log = directory / name, directory / f"{name}.log"
         self._clock = directory / f"{name}.clock"
         self._ahead = False
@@ -52,8 +69,8 @@ class Node:
         self.peers.listen()
         settings = [
             *("coordination=etcd", f"node_name={self.name}", f"replication_listen={self.streams}"),
-            *(f"replication_advertise={self.peers.address}", f"etcd_endpoints={self.etcd.address}"),
-            *(nodes, *SETTINGS),
+            *(f"replication_advertise={self.streams_of_others}", f"etcd_endpoints={self._etcd_address}"),
+            *(nodes, *SETTINGS, *self._settings),
         ]
         line = [sys.executable, str(BROKER), "--name", "solo", "--listen", self.address]
         line += ["--http", self.http, "--store", str(self.store)]
@@ -101,7 +118,7 @@ class ElectedNodes:
         self.nodes = {one.name: one for one in nodes}
         self.etcd = etcd
         self._members = "replica_nodes=" + ",".join(
-            f"{one.name}@{one.address}/{one.peers.address}" for one in nodes
+            f"{one.name}@{one.address}/{one.streams_of_others}" for one in nodes
         )
         self.took_s: list[tuple[str, float]] = []
         """Each failover: its cause, and the seconds until another node served."""
@@ -207,11 +224,14 @@ def until(what: str, found: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def elected_nodes(directory: Path) -> Iterator[ElectedNodes]:
-    """Started, and all in sync."""
+def elected_nodes(
+    directory: Path, settings: Sequence[str] = (), *, by_links: bool = True
+) -> Iterator[ElectedNodes]:
+    """Started, and all in sync. `settings`, `by_links`: of each node."""
     with ExitStack() as stack:
         etcd = stack.enter_context(etcd_process(directory))
-        group = ElectedNodes([Node(directory, name, etcd.address, stack) for name in NAMES], etcd)
+        nodes = [Node(directory, name, etcd.address, stack, settings, by_links=by_links) for name in NAMES]
+        group = ElectedNodes(nodes, etcd)
         try:
             for node in group.nodes.values():
                 group.start(node)
