@@ -97,6 +97,9 @@ class RemotingClient:
         self.writer.close()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
+        if self.writer.get_extra_info("ssl_object") is not None:
+            self.writer.transport.abort()  # else the loop may end while TLS says goodbye
+            await asyncio.sleep(0)
 
     # --- common requests --------------------------------------------------------------------------
     def begin_send(
