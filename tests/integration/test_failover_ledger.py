@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ FAULTS = (
 )
 TOTAL = 48
 DEFAULT = (0, 1, 2, 4)
+KILLS = "failover", "leaders that are killed one after the other, under a ledger"
+KILLS_TOTAL = 100
+KILLS_DEFAULT = (0, 1)
 
 
 def test_groups_timers_and_transactions_live_through_failovers(tmp_path: Path, trials: Trials) -> None:
@@ -37,24 +41,48 @@ def test_groups_timers_and_transactions_live_through_failovers(tmp_path: Path, t
         trials.skip(*GOAL, "no etcd in PATH: install the package etcd-server")
     numbers = list(trials.chosen(TOTAL, DEFAULT))
     with elected_nodes(tmp_path) as group:
-
-        async def disturb() -> None:
-            for number in numbers:
-                await asyncio.sleep(1)
-                with trials.one(number):
-                    await asyncio.to_thread(FAULTS[number % len(FAULTS)], group)
-            await asyncio.to_thread(group.leader)
-
-        async def scenario() -> FailoverLedger:
-            ledger = FailoverLedger(group.addresses, early_s=STEP_S)
-            await ledger.run(disturb)
-            return ledger
-
-        ledger = asyncio.run(scenario())
-        print(ledger.summary(), [f"{cause} {took_s:.2f} s" for cause, took_s in group.took_s])
-        assert ledger.faults == []
-        assert all(ledger.acknowledged.values()), ledger.summary()
+        under_a_ledger(group, trials, numbers, FAULTS, early_s=STEP_S)
     trials.count(*GOAL, len(numbers))
+
+
+def test_groups_timers_and_transactions_live_through_a_hundred_kills(tmp_path: Path, trials: Trials) -> None:
+    """The machine of the killed process refuses connections: another node campaigns at once."""
+    if shutil.which("etcd") is None:
+        trials.skip(*KILLS, "no etcd in PATH: install the package etcd-server")
+    numbers = list(trials.chosen(KILLS_TOTAL, KILLS_DEFAULT))
+    with elected_nodes(tmp_path, by_links=False) as group:
+        under_a_ledger(group, trials, numbers, (ElectedNodes.killed,))
+        took_s = sorted(seconds for _, seconds in group.took_s)
+        middle, late = took_s[len(took_s) // 2], took_s[min(len(took_s) - 1, len(took_s) * 99 // 100)]
+        print(f"{len(took_s)} kills: p50 {middle:.2f} s, p99 {late:.2f} s until another node served")
+    trials.count(*KILLS, len(numbers))
+
+
+def under_a_ledger(
+    group: ElectedNodes,
+    trials: Trials,
+    numbers: Sequence[int],
+    faults: Sequence[Callable[[ElectedNodes], None]],
+    early_s: float = 0.0,
+) -> None:
+    """The faults of these numbers, one after the other. `early_s`: timers may be that early."""
+
+    async def disturb() -> None:
+        for number in numbers:
+            await asyncio.sleep(1)
+            with trials.one(number):
+                await asyncio.to_thread(faults[number % len(faults)], group)
+        await asyncio.to_thread(group.leader)
+
+    async def scenario() -> FailoverLedger:
+        ledger = FailoverLedger(group.addresses, early_s=early_s)
+        await ledger.run(disturb)
+        return ledger
+
+    ledger = asyncio.run(scenario())
+    print(ledger.summary(), [f"{cause} {took_s:.2f} s" for cause, took_s in group.took_s])
+    assert ledger.faults == []
+    assert all(ledger.acknowledged.values()), ledger.summary()
 
 
 @needs_etcd

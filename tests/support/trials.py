@@ -77,6 +77,7 @@ GOALS: Final = (
     Goal("replication", "walks of a replica group", 80, 4_000),
     Goal("replication", "walks of a group that elects its leaders", 100, 4_000),
     Goal("failover", "faults of a group that elects its leaders, under a ledger", 4, 48),
+    Goal("failover", "leaders that are killed one after the other, under a ledger", 2, 100),
     Goal("atomic", "crash states of atomic transactions", 100, 1_000),
     Goal("atomic", "kills of a daemon under atomic transactions", 3, 100),
     Goal("unique", "kills of a daemon that deduplicates", 3, 100),
