@@ -222,11 +222,13 @@ class BrokerServices:
         if not self.remoting.transactions.ask(check):
             await self.rocketmq.check_transaction(check)
 
-    def _other_nodes(self) -> list[Address]:
+    def _other_nodes(self, by_tls: bool) -> list[Address]:
         """Of the replica group that this broker leads."""
-        leader = None if self._led is None else self._led.leader()
-        if leader is None:
+        if self._led is None:
             return []
+        if by_tls:
+            return self._led.tls_nodes()
+        leader = self._led.leader()
         return [parse_address(one.address) for one in leader.nodes if one.node != leader.node]
 
     def _placement_of(self, topic: str) -> Mapping[str, int]:

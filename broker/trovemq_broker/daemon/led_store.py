@@ -12,6 +12,7 @@ from trovemq_broker.cluster.view import GroupLeader
 from trovemq_broker.produce.replicated_commit import ReplicaAckSettings
 from trovemq_broker.replica_streams.leader_streams import LeaderStreams
 from trovemq_broker.server.native.replica_service import ReplicaCalls
+from trovemq_daemon.addresses import Address
 from trovemq_store.engine.message_store import MessageStore
 
 
@@ -19,7 +20,8 @@ from trovemq_store.engine.message_store import MessageStore
 class LedStore:
     """`acks`: of the acknowledgements, which wait for `replicated`. `attach`: is called when they do.
     `leaves`: whether the store is to be a single broker's: its state is exported then. `routes`, `collector`:
-    of the operations HTTP. `leader`: this node and the group's others, for routes."""
+    of the operations HTTP. `leader`: this node and the group's others, for routes; `tls_nodes`: the
+    addresses of those others for clients by TLS."""
 
     store: MessageStore
     replicated: LeaderStreams
@@ -30,6 +32,7 @@ class LedStore:
     routes: Sequence[BaseRoute]
     collector: Collector
     leader: Callable[[], GroupLeader]
+    tls_nodes: Callable[[], list[Address]]
 
     def attached(self) -> tuple[LeaderStreams, ReplicaAckSettings]:
         """For the broker, whose acknowledgements wait for these from now on."""

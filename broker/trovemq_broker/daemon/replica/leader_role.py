@@ -35,7 +35,7 @@ from trovemq_broker.replication.status import (
     PromotionAsked,
     Role,
 )
-from trovemq_daemon.addresses import parse_address
+from trovemq_daemon.addresses import Address, parse_address
 from trovemq_daemon.clocks import boot_ms
 from trovemq_daemon.lifecycle import Stop
 from trovemq_daemon.logging import get_logger
@@ -290,6 +290,11 @@ class LeaderRole:
     def leader(self) -> GroupLeader:
         """For clients, from the first commit on."""
         return group_leader(self.node.place, self.node.place.node, self._leadership.epoch)
+
+    def tls_nodes(self) -> list[Address]:
+        """The addresses of the other nodes for clients by TLS, as far as they have answered."""
+        by_node = sorted(self._finding.statuses.items())
+        return [parse_address(one.tls_address) for _, one in by_node if one.tls_address]
 
     def leading(self) -> LeaderStreams:
         if self._streams is None or self.stop.requested:

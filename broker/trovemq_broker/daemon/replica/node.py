@@ -304,6 +304,7 @@ class NodeApp:
             routes=node_routes(self.status),
             collector=ReplicaCollector(self.status, self._role_figures, self._figures),
             leader=role.leader,
+            tls_nodes=role.tls_nodes,
         )
         app = BrokerApp(self._settings, self._written, self._sources, led)
         app.serving.add_done_callback(lambda serving: None if serving.cancelled() else role.serves())

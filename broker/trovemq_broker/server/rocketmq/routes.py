@@ -112,7 +112,7 @@ class _Away(NamedTuple):
 class Routes:
     """`offers_writes`: whether routes may offer queues of this broker for writing. `tls_address`: the one it
     advertises for TLS, None if there is none. `forwards`: to other brokers, None: this broker cannot.
-    `nodes`: the addresses of the other nodes of its replica group."""
+    `nodes`: the addresses of the other nodes of its replica group; by TLS: those that are known."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Routes:
         tls_address: Address | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
         forwards: Forwards | None = None,
-        nodes: Callable[[], Sequence[Address]] = lambda: (),
+        nodes: Callable[[bool], Sequence[Address]] = lambda _by_tls: (),
     ) -> None:
         self._core = core
         self._forwards = forwards
@@ -205,7 +205,7 @@ class Routes:
         reached += self._away(name, others, reached, address, language)
         if config is None and not reached:
             raise _without_tls(name)
-        takes_one = language == READS_ID_0 and query.dialled and not by_tls and self._nodes()
+        takes_one = language == READS_ID_0 and query.dialled and self._nodes(by_tls)
         return config, reached, None if takes_one else address
 
     def _forwarded(
@@ -293,7 +293,7 @@ class Routes:
         return self._tls_address if by_tls and self._tls_address is not None else self._core.advertised
 
     def _is_advertised(self, dialled: Sequence[Address], own: Address, by_tls: bool) -> bool:
-        nodes = () if by_tls else [one.canonical for one in self._nodes()]
+        nodes = [one.canonical for one in self._nodes(by_tls)]
         return not dialled or any(
             one.canonical == own.canonical
             or one.canonical in nodes
@@ -364,7 +364,8 @@ class Routes:
         written = config.write_queue_count if self._offers_writes() else 0
         written = placement.get(self._core.broker, 0) if placement else written
         queues = _with_permissions(config, numbers, config.queue_count, written)
-        nodes = tuple(self._nodes()) if address == self._core.advertised else ()
+        is_own = address in (self._core.advertised, self._tls_address)
+        nodes = tuple(self._nodes(address == self._tls_address)) if is_own and address is not None else ()
         return BrokerQueues(self._core.broker, address, config, queues, nodes=nodes)
 
 

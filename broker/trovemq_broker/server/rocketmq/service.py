@@ -63,7 +63,7 @@ class RocketmqService:
     `offers_writes`: whether routes may offer queues of this broker for writing. `others`: the cluster's other
     brokers. `tls_address`: the one that this broker advertises, None without TLS. `placement_of`:
     the queues of a topic by broker. `forwards`: forwards the calls that belong to other brokers; None: all
-    calls are handled here. `nodes`: the addresses of the other nodes of its replica group.
+    calls are handled here. `nodes`: the addresses of the other nodes of its replica group, by TLS or without.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RocketmqService:
         tls_address: Address | None = None,
         placement_of: Callable[[str], Mapping[str, int]] = no_placement,
         forwards: Forwards | None = None,
-        nodes: Callable[[], Sequence[Address]] = lambda: (),
+        nodes: Callable[[bool], Sequence[Address]] = lambda _by_tls: (),
     ) -> None:
         self._core = core
         self._forwards = forwards

@@ -99,13 +99,14 @@ class Bench:
         self.offers_writes = True
         self.placements: dict[str, dict[str, int]] = {}
         self.nodes: list[Address] = []
+        self.tls_nodes: list[Address] = []
         self.routes = Routes(
             core,
             lambda: self.offers_writes,
             self.others,
             OWN_TLS,
             lambda topic: self.placements.get(topic, {}),
-            nodes=lambda: self.nodes,
+            nodes=lambda by_tls: self.tls_nodes if by_tls else self.nodes,
         )
 
     def route(
@@ -510,6 +511,20 @@ def test_a_client_for_nodejs_called_no_broker_of_a_replica_group(language: str) 
         reply = bench.route(endpoints=endpoints_of(came_by), context=of_language(language))
         (at,) = {str(one.broker.endpoints): one.broker.endpoints for one in reply.message_queues}.values()
         expected = [came_by] if language == "HTTP" else [leader, *bench.nodes]
+        assert [(one.host, one.port) for one in at.addresses] == [(one.host, one.port) for one in expected]
+
+
+@pytest.mark.parametrize("language", ["GO", "HTTP"])
+def test_a_client_by_tls_knew_the_leader_of_a_replica_group_alone(language: str) -> None:
+    """After a kill it asked for routes, up to 30 s later."""
+    bench = Bench()
+    bench.tls_nodes = [Address("10.0.0.2", 8_082)]
+    context = RpcContext(x_mq_language=language)
+    context.by_tls = True
+    for came_by in (OWN_TLS, bench.tls_nodes[0]):
+        reply = bench.route(endpoints=endpoints_of(came_by), context=context)
+        (at,) = {str(one.broker.endpoints): one.broker.endpoints for one in reply.message_queues}.values()
+        expected = [came_by] if language == "HTTP" else [OWN_TLS, *bench.tls_nodes]
         assert [(one.host, one.port) for one in at.addresses] == [(one.host, one.port) for one in expected]
 
 
