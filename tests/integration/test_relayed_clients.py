@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import ssl
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from tests.support.certificates import Certificates
 from tests.support.command_line import run_here
 from tests.support.etcd_process import needs_etcd
 from tests.support.remoting_client import remoting_client
-from trovemq_proto.remoting.codes import ResponseCode
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 
 pytestmark = [pytest.mark.slow, needs_etcd]
 
@@ -54,3 +56,56 @@ def test_remoting_clients_at_a_follower_live_through_a_kill(tmp_path: Path, by_t
         bodies = asyncio.run(stored(address, context))
         assert bodies[0] == b"before"
         assert bodies[-1] == b"after"
+
+
+async def signed_send(address: str, user: str) -> int:
+    """The code of the answer to a send that the user has signed."""
+    fields = {"a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0"}
+    fields |= {"g": "1700000000000", "h": "0", "i": "", "j": "0", "k": "false", "m": "false"}
+    fields["AccessKey"], body = user, user.encode()
+    text = "".join(fields[name] for name in sorted(fields)).encode() + body
+    digest = hmac.digest(f"secret-of-{user}".encode(), text, "sha1")
+    fields["Signature"] = base64.b64encode(digest).decode()
+    async with remoting_client(address) as client:
+        return (await client.ask(RequestCode.SEND_MESSAGE_V2, fields, body)).code
+
+
+def test_users_of_remoting_clients_are_those_of_the_next_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower relays none: its leader would take its address for the client's."""
+    keys = tmp_path / "keys"
+    keys.write_text("access_key=admin\nsecret_key=secret-of-admin\n")
+    keys.chmod(0o600)
+    monkeypatch.setenv("TROVEMQ_CREDENTIALS", str(keys))
+    settings = (
+        *("remoting_enable=true", "authentication_enable=true", "authorization_enable=true"),
+        *(f"{name}={keys}" for name in ("admin_credentials_file", "config_credentials_file")),
+        f"sealing_key_file={tmp_path / 'sealing-key'}",
+    )
+    with elected_nodes(tmp_path, settings, by_links=False) as group:
+        former = group.leader()
+        follower = next(one for one in group.nodes.values() if one is not former)
+        commands = [["topic", "create", "orders", "--queues", "1"]]
+        for name in ("alice", "mallory"):
+            secret = tmp_path / name
+            secret.write_text(f"secret-of-{name}\n")
+            secret.chmod(0o600)
+            commands.append(["user", "create", name, "--secret-file", str(secret)])
+        for line in (*commands, ["acl", "allow", "alice", "Pub", "Topic:orders"]):
+            code, _, err = run_here(former.address, *line)
+            assert code == 0, err
+        assert asyncio.run(signed_send(former.address, "alice")) == ResponseCode.SUCCESS
+        with pytest.raises((OSError, TimeoutError)):
+            asyncio.run(signed_send(follower.address, "alice"))
+        former.kill()
+        leader = group.next_leader(former, "kill")
+
+        def has_sent() -> bool:
+            try:
+                return asyncio.run(signed_send(leader.address, "alice")) == ResponseCode.SUCCESS
+            except (OSError, TimeoutError):
+                return False
+
+        until("the next leader takes the user's message", has_sent)
+        assert asyncio.run(signed_send(leader.address, "mallory")) == ResponseCode.NO_PERMISSION
