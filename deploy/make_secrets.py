@@ -1,6 +1,6 @@
 """Makes certificates, users and secrets, so that nameserver, brokers and clients trust each other; once.
 
-    python make_secrets.py DIRECTORY [BROKER[=HOST] …]
+    python make_secrets.py DIRECTORY [BROKER[=HOST[,HOST…]] …]
 
 | file                      | content                                                                        |
 |---------------------------|--------------------------------------------------------------------------------|
@@ -8,10 +8,12 @@
 | server.pem, server.key    | one certificate for all services, by the hosts that they have                  |
 | admin.credentials         | the super user of all brokers, for the command line and the console            |
 | BROKER.credentials        | how a broker registers                                                         |
+| sealing-key               | seals the users' secrets: one for all nodes of a replica group                 |
 | users.toml                | the nameserver's users: the brokers and the super user                         |
 
-Without brokers they are those of docker-compose.yml. A directory that has all of it stays as it is. Secrets
-are readable to their owner alone. Take an authority of your own where other machines can reach the cluster.
+Without brokers they are those of docker-compose.yml. A replica group is one broker with the hosts of its
+nodes, their names, and the hosts of etcd. A directory that has all of it stays as it is. Secrets are readable
+to their owner alone. Take an authority of your own where other machines can reach the cluster.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ LAST = "users.toml"
 
 
 def main(directory: Path, brokers: Mapping[str, str]) -> None:
-    """`brokers`: their hosts by their names."""
+    """`brokers`: their hosts by their names, separated by commas."""
     if (directory / LAST).exists():
         return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    certificates(directory, [*brokers.values(), *HOSTS])
+    certificates(directory, [*",".join(brokers.values()).split(","), *HOSTS])
+    write(directory / "sealing-key", secrets.token_hex(32) + "\n")
     users = ["# Made by make_secrets.py."]
     for name in (*brokers, "admin"):
         secret = secrets.token_urlsafe(32)

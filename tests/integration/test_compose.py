@@ -349,7 +349,7 @@ def test_every_service_starts_by_its_command_line(
         server, credentials = environment["TROVEMQ_SERVER"], environment["TROVEMQ_CREDENTIALS"]
         assert not list(tmp_path.glob("etc/ca.key")), "nobody can make further certificates"
         secret = [path for path in tmp_path.glob("etc/*") if path.suffix != ".pem"]
-        assert len(secret) == 5
+        assert len(secret) == 6
         assert all(path.stat().st_mode & 0o077 == 0 for path in secret)
         asyncio.run(use_the_cluster(server, credentials))
         monkeypatch.setenv("TROVEMQ_SERVER", server)
