@@ -74,6 +74,8 @@ LANGUAGE_KEY: Final = "x-mq-language"
 STARTS_ALONE: Final = "PYTHON"
 READS_ID_0: Final = "HTTP"
 """The language that clients for NodeJS name."""
+SEVERAL_BY_TLS: Final = ("JAVA", "GO")
+"""Clients that call a broker of several addresses by TLS; others look for all of them in its certificate."""
 WARNED_MAX: Final = 16
 NAMES_SHOWN_MAX: Final = 5
 
@@ -186,8 +188,8 @@ class Routes:
         """The topic here, its queues at the other brokers that the client can reach, and the address of this
         broker for it: None is the one by which it came. Raises TOPIC_NOT_FOUND, ILLEGAL_ACCESS_POINT.
 
-        Clients for NodeJS cannot call a broker of several addresses. Each node of a replica group leads them
-        to its leader, also to the next one."""
+        Clients that cannot call a broker of several addresses get the one that they called: each node of a
+        replica group leads them to its leader, also to the next one."""
         name = query.topic
         config, others = self._held(name)
         if query.endpoints_error is not None:
@@ -205,8 +207,9 @@ class Routes:
         reached += self._away(name, others, reached, address, language)
         if config is None and not reached:
             raise _without_tls(name)
-        takes_one = language == READS_ID_0 and query.dialled and self._nodes(by_tls)
-        return config, reached, None if takes_one else address
+        takes_one = language not in SEVERAL_BY_TLS if by_tls else language == READS_ID_0
+        is_own = takes_one and query.dialled and self._nodes(by_tls)
+        return config, reached, None if is_own else address
 
     def _forwarded(
         self,
