@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -102,6 +102,8 @@ class Steady:
     received: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     refused: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    said: list[tuple[float, str, str]] = field(default_factory=list)
+    """When it said what of which topic, by time.monotonic()."""
 
     @property
     def normal(self) -> str:
@@ -116,6 +118,7 @@ class Steady:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             word, topic, body, *_ = [*line.split(maxsplit=3), "", "", ""]
+            self.said.append((time.monotonic(), word, topic))
             if word == "started":
                 self.started += 1
             elif word == "sent":
@@ -326,7 +329,7 @@ def _missing(now: Counts, before: Counts, wanted: Counts) -> str | None:
 def run_changes(languages: Sequence[str], build: Path, *, tls: bool) -> list[Outcome]:
     """Raises SuiteError where the brokers cannot be prepared."""
     outcomes = [Outcome(language) for language in languages]
-    commands = {one.language: command for one in outcomes if (command := _command(one, build, tls=tls))}
+    commands = {one.language: command for one in outcomes if (command := steady_command(one, build, tls=tls))}
     with ExitStack() as processes:
         cluster = Cluster(processes, build / "changes", several=True, tls=tls)
         for number in range(2):
@@ -338,35 +341,39 @@ def run_changes(languages: Sequence[str], build: Path, *, tls: bool) -> list[Out
                 trovemq(cluster.address, [*create, "--brokers", "broker-0,broker-1"], {})
 
         def start(language: str) -> Steady:
-            environment = {
-                **os.environ,
-                **cluster.trusted,
-                "ENDPOINTS": cluster.endpoints[0],
-                "HOME": str(build / language / "home"),
-                "TOPIC": normal_of(language),
-                "FIFO_TOPIC": fifo_of(language),
-            }
-            client = Steady(
-                language,
-                subprocess.Popen(
-                    commands[language],
-                    cwd=build / language,
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                ),
-            )
-            processes.callback(client.end)
-            threading.Thread(target=client.read, daemon=True).start()
-            return client
+            environment = {**cluster.trusted, "ENDPOINTS": cluster.endpoints[0]}
+            return start_steady(processes, language, commands[language], build, environment)
 
         Changes(cluster, outcomes).run(start)
     return outcomes
 
 
-def _command(outcome: Outcome, build: Path, *, tls: bool) -> list[str] | None:
+def start_steady(
+    processes: ExitStack,
+    language: str,
+    command: Sequence[str],
+    build: Path,
+    environment: Mapping[str, str],
+) -> Steady:
+    """The client by its command, with a thread that reads what it says. It ends with `processes`."""
+    given = {
+        **os.environ,
+        **environment,
+        "HOME": str(build / language / "home"),
+        "TOPIC": normal_of(language),
+        "FIFO_TOPIC": fifo_of(language),
+    }
+    pipe, folder = subprocess.PIPE, build / language
+    process = subprocess.Popen(
+        command, cwd=folder, env=given, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    )
+    client = Steady(language, process)
+    processes.callback(client.end)
+    threading.Thread(target=client.read, daemon=True).start()
+    return client
+
+
+def steady_command(outcome: Outcome, build: Path, *, tls: bool) -> list[str] | None:
     """The command that runs the client; None where it cannot, as the outcome says then."""
     language = outcome.language
     outcome.skipped = reason_to_skip(language, tls=tls)
