@@ -30,6 +30,9 @@ SETTINGS = (
     "commit_log_file_size=16777216",
     "syncFlushTimeout=60000",
     "transaction_check_interval_ms=2000",
+    # A machine that is busy otherwise drops no copy for its lag, and ends no send.
+    "replica_lag_max_ms=15000",
+    "replica_ack_timeout_ms=60000",
 )
 
 

@@ -28,7 +28,10 @@ pytestmark = pytest.mark.slow
 
 WAIT_S_MAX = 60
 TOPIC = "letters"
-SMALL = ("--set", "commit_log_file_size=16777216", "--set", "auto_create_topic_enable=true")
+SMALL = (
+    *("--set", "commit_log_file_size=16777216", "--set", "auto_create_topic_enable=true"),
+    *("--set", "replica_ack_timeout_ms=60000"),  # a busy machine ends no send
+)
 NAMES = ["broker-1-1", "broker-1-2", "broker-1-3"]
 
 
