@@ -141,6 +141,7 @@ ifeq ($(ARGS),)
 	@$(RUN) -m tests.conformance.run
 	@$(RUN) -m tests.conformance.run --brokers 2 --tls
 	@$(RUN) -m tests.conformance.changes --tls
+	@$(RUN) -m tests.conformance.failover --tls
 else
 	@$(RUN) -m tests.conformance.run $(ARGS)
 endif

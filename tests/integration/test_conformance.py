@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.changes import run_changes
+from tests.conformance.failover import GIVEN, run_kills
 from tests.conformance.run import ALL_LANGUAGES, BUILD, HERE, LANGUAGES, Outcome, print_table, run_all
+from tests.support.etcd_process import needs_etcd
 from tests.support.trials import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,3 +140,17 @@ def during_changes() -> dict[str, Outcome]:
 @pytest.mark.parametrize("language", ALL_LANGUAGES)
 def test_while_brokers_are_killed_drained_and_join(during_changes: dict[str, Outcome], language: str) -> None:
     check(during_changes[language], CASES_OF_CHANGES)
+
+
+@pytest.fixture(scope="module")
+def during_kills() -> dict[str, Outcome]:
+    outcomes = run_kills(ALL_LANGUAGES, BUILD / "own", tls=True)
+    print_table(outcomes)
+    return {outcome.language: outcome for outcome in outcomes}
+
+
+@needs_etcd
+@pytest.mark.skipif(not SOAK, reason="in make soak")
+@pytest.mark.parametrize("language", ALL_LANGUAGES)
+def test_while_leaders_of_a_replica_group_are_killed(during_kills: dict[str, Outcome], language: str) -> None:
+    check(during_kills[language], 3 * (len(GIVEN) - 1))
