@@ -103,7 +103,7 @@ class Steady:
     refused: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     said: list[tuple[float, str, str]] = field(default_factory=list)
-    """When it said what of which topic, by time.monotonic()."""
+    """Time by time.monotonic(), first word and topic of each line."""
 
     @property
     def normal(self) -> str:
@@ -355,7 +355,7 @@ def start_steady(
     build: Path,
     environment: Mapping[str, str],
 ) -> Steady:
-    """The client by its command, with a thread that reads what it says. It ends with `processes`."""
+    """The client by its command, with a thread that reads its lines. It ends with `processes`."""
     given = {
         **os.environ,
         **environment,

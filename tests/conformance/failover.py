@@ -11,9 +11,9 @@ NORMAL and FIFO. All clients of a run see the same kills. They were given
 
     python -m tests.conformance.failover [LANGUAGE]    --tls as for the suites; --given all; --kills 3
 
-A killed node is started again once another one leads. For each client the runner prints how long the longest
-pause of its sends and of its receives after a kill was, how many sends ended with an error, and what was
-lost, stored twice, delivered again, and out of order.
+A killed node is started again once another one leads. For each client the runner prints the longest
+pause of its sends and of its receives after each kill, the sends that ended with an error, and the numbers of
+messages that were lost, stored twice, delivered again, and out of order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ STEADY_S = 3.0
 
 @dataclass
 class Figures:
-    """What one client saw in a run: pauses in seconds, one for each kill."""
+    """Of one client in a run: pauses in seconds, one for each kill."""
 
     language: str
     sends_s: list[float] = field(default_factory=list)
@@ -151,7 +151,7 @@ class Kills:
         for client in self.clients:
             client.silence()
         self._all_within("loses_nothing", LOST_S_MAX, lambda one: not one.lost())
-        time.sleep(STEADY_S)  # for messages that come again
+        time.sleep(STEADY_S)  # for further deliveries
         for client in self.clients:
             figures = self.figures[client.language]
             figures.errors.update(" ".join(line.split()[3:])[:160] for line in client.refused)

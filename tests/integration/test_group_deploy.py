@@ -192,7 +192,7 @@ def running(here: Here, services: Sequence[Service]) -> Iterator[dict[str, subpr
 
 
 def leader(here: Here, server: str, *, other_than: str = "") -> str:
-    """The node that leads, once all copies are in sync; with `other_than` a later one, whoever is in sync."""
+    """The node that leads, once all copies are in sync; with `other_than` a later one at once."""
     deadline = time.monotonic() + WAIT_S_MAX
     while True:
         code, out, err = run_here(server, "--json", "cluster", "status")
