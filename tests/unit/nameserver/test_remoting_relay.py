@@ -26,6 +26,8 @@ from trovemq_proto.tls import ClientTls
 
 pytestmark = pytest.mark.asyncio
 
+AWAY = Address("10.0.0.1", 8_081)
+
 
 class Host:
     """It is the endpoint's side of a client's connection."""
@@ -114,7 +116,7 @@ async def test_bytes_go_both_ways_also_those_before_the_connection() -> None:
         connection.lost()
 
 
-@pytest.mark.parametrize("address", [None, Address("10.0.0.1", 8081)])
+@pytest.mark.parametrize("address", [None, AWAY])
 async def test_without_a_leader_or_a_way_by_tls_the_connection_is_refused(address: Address | None) -> None:
     host = Host(is_secure=address is not None)
     relay = RemotingRelay(lambda: address)
@@ -138,11 +140,8 @@ async def test_a_connection_by_tls_was_refused(tmp_path: Path) -> None:
     async with leader(serving) as (address, _):
         for ca, is_trusted in ((made.ca, True), (others.ca, False)):
             context = relay_context(ClientTls(ca=ca.read_bytes()))
-            away = Address("10.0.0.1", 8_081)
-            relay = RemotingRelay(
-                lambda away=away: away,
-                by_tls=lambda plain, to=address, by=context: RelayedTo(plain, to, by),  # type: ignore[misc]
-            )
+            to = RelayedTo(AWAY, address, context)
+            relay = RemotingRelay(lambda: AWAY, by_tls={AWAY: to}.get)
             host = Host(is_secure=True)
             connection = relay.accept(as_host(host))
             connection.receive(memoryview(b"by TLS"))
