@@ -212,7 +212,7 @@ async def test_a_client_of_a_follower_had_no_routes_where_the_leader_was_slow(
             await answers.wait()
 
         group.nodes["a"].on_info = slow
-        connecting = asyncio.create_task(connect(group.nodes["b"]))
+        connecting = asyncio.ensure_future(connect(group.nodes["b"]))
         await asked.wait()
         done, _ = await asyncio.wait([connecting], timeout=2 * connections.LEADER_LOOK_S)
         assert not done

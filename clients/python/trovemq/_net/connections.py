@@ -158,7 +158,8 @@ class ConnectionPool:
 
     async def _until_led(self, name: str, leader: str) -> None:
         """Until the leader's routes are there. It may be slow, or gone: then the client has none at first."""
-        until = self._now() + self.options.failover_timeout_ms / 1000
+        is_entered = leader in self.servers or leader in self._nodes
+        until = self._now() + (self.options.failover_timeout_ms / 1000 if is_entered else LEADER_S_MAX)
         has_answered = False
         while leader not in self._away and (left_s := until - self._now()) > 0:
             if self._views.is_known(leader) and not has_answered:
