@@ -256,11 +256,11 @@ def _run_one(
 def _prepared(directory: Path, processes: ExitStack, *, tls: bool) -> tuple[list[str], dict[str, str]]:
     """The settings of each node, and variables for the clients; with a nameserver that runs."""
     if not tls:
-        nameserver = processes.enter_context(NameserverProcess())
+        nameserver = processes.enter_context(NameserverProcess(ready_timeout=START_S))
         return [f"nameserver={nameserver.address}"], {}
     at = f"127.0.0.1:{free_port()}"
     files, trusted = make_certificates(directory / "certificates")
-    processes.enter_context(NameserverProcess(arguments=["--tls-listen", at, *files]))
+    processes.enter_context(NameserverProcess(arguments=["--tls-listen", at, *files], ready_timeout=START_S))
     ca = trusted["NODE_EXTRA_CA_CERTS"]
     certificate, key = files[1], files[3]
     settings = [f"nameserver={at}", "nameserver_tls=true", f"nameserver_tls_ca={ca}"]
