@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 
 import trovemq
 from tests.support.command_line import run_here
+from tests.support.remoting_client import remoting_client
 from trovemq import Client, GroupSettings, TroveError, errors
 from trovemq.testing import BrokerProcess, NameserverProcess
+from trovemq_proto.remoting.codes import RequestCode
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -54,12 +56,12 @@ class Brokers:
 
 
 @contextmanager
-def brokers_of(directory: Path, names: Sequence[str]) -> Iterator[Brokers]:
+def brokers_of(directory: Path, names: Sequence[str], **settings: Any) -> Iterator[Brokers]:
     with NameserverProcess() as nameserver:
         brokers = Brokers(directory, nameserver)
         try:
             for name in names:
-                brokers.start(name)
+                brokers.start(name, **settings)
             yield brokers
         finally:
             for name in list(brokers.running):
@@ -82,6 +84,37 @@ async def until_shared(client: Client, names: str) -> None:
 
 async def _until(client: Client, condition: Any) -> None:
     assert await client._pool.routes.wait_until(condition, 60), client._pool.routes.state
+
+
+async def test_tools_change_the_queues_of_one_topic_on_all_brokers_at_once(tmp_path: Path) -> None:
+    with brokers_of(tmp_path, "abc", remoting_enable=True) as brokers:
+        async with brokers.client() as client, AsyncExitStack() as opened:
+            await until_shared(client, "abc")
+            tools = {
+                name: await opened.enter_async_context(remoting_client(broker.address))
+                for name, broker in brokers.running.items()
+            }
+
+            async def on_all(code: int, fields: dict[str, object], **queues: int) -> None:
+                def asked(name: str) -> dict[str, object]:
+                    count = queues.get(name, 1)
+                    return {**fields, "readQueueNums": count, "writeQueueNums": count}
+
+                answers = await asyncio.gather(*(tool.ask(code, asked(name)) for name, tool in tools.items()))
+                assert [one.header.remark for one in answers if one.code] == []
+
+            async def placed() -> dict[str, int]:
+                return {one.broker: one.queue_count for one in await client.admin.describe_topic("orders")}
+
+            wanted: dict[str, object] = {"topic": "orders", "defaultTopic": "TBW102", "perm": 6}
+            await on_all(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted, a=1, b=2, c=3)
+            assert await placed() == {"a": 1, "b": 2, "c": 3}
+            await on_all(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted, a=5, b=6, c=7)
+            assert await placed() == {"a": 5, "b": 6, "c": 7}
+            await on_all(RequestCode.DELETE_TOPIC_IN_BROKER, wanted)
+            with pytest.raises(TroveError) as caught:
+                await placed()
+            assert caught.value.spec is errors.TOPIC_NOT_FOUND
 
 
 async def test_a_topic_is_created_altered_and_deleted_on_all_brokers_at_once(tmp_path: Path) -> None:

@@ -128,9 +128,11 @@ class SharedTopics:
         message_type: str | None,
         options: Mapping[str, str] = NO_OPTIONS,
         placement: Mapping[str, int] = NO_PLACEMENT,
+        queues_on: Mapping[str, int] = NO_PLACEMENT,
     ) -> ChangedTopic:
         """`queue_count`: on each broker that has it; `placement`: instead, the queues of each broker, of
-        which those with 0, and those that are not named, take no new messages. The queues of a FIFO topic
+        which those with 0, and those that are not named, take no new messages; `queues_on`: of these brokers,
+        while all others keep the queues that they have then. The queues of a FIFO topic
         change while it is closed, or where the change names the option `writes`, too: the caller accepts that
         message groups lose their order. TroveError TOPIC_NOT_FOUND, FIFO_TOPIC_OPEN, TOPIC_ILLEGAL,
         REQUEST_ILLEGAL, MESSAGE_TYPE_UNSUPPORTED, TOPIC_OPTION_ILLEGAL, BROKER_NOT_FOUND, BROKER_DRAINED, and
@@ -141,10 +143,11 @@ class SharedTopics:
             config = _config_of(entry)
             after = altered_topic(config, message_type=message_type, options=options)
             placed = dict(entry.placement)
-            if placement:
-                if queue_count is not None:
-                    raise _illegal(name, "give queue_count or placement, not both", "placement")
-                placed = self._replaced(table, entry, placement)
+            if placement or queues_on:
+                if queue_count is not None or (placement and queues_on):
+                    text = "give one of queue_count, placement and queues_on"
+                    raise _illegal(name, text, "placement")
+                placed = self._replaced(table, entry, placement or {**entry.placement, **queues_on})
             elif queue_count is not None:
                 for broker, queues in placed.items():
                     check_queue_count(f"{name} on {broker}", queue_count, queues)

@@ -29,7 +29,7 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., brokers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AlterTopicRequest(_message.Message):
-    __slots__ = ("topic", "queue_count", "message_type", "options", "placement")
+    __slots__ = ("topic", "queue_count", "message_type", "options", "placement", "queues_on")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -44,17 +44,26 @@ class AlterTopicRequest(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class QueuesOnEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_ON_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_count: int
     message_type: str
     options: _containers.ScalarMap[str, str]
     placement: _containers.ScalarMap[str, int]
-    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., placement: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    queues_on: _containers.ScalarMap[str, int]
+    def __init__(self, topic: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., placement: _Optional[_Mapping[str, int]] = ..., queues_on: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("topic", "with_sizes")

@@ -76,6 +76,7 @@ class AdminService(TopicReads):
                 message_type=command.message_type,
                 options=command.options,
                 placement=command.placement,
+                queues_on=command.queues_on,
             )
             return self._changed(changed)
         config = await self._changes.alter(

@@ -59,6 +59,10 @@ class WantedTopics(msgspec.Struct, rename="camel"):
     topic_config_list: list[WantedTopic]
 
 
+PLACEMENT: Final = "placement"
+"""The field that an error of the cluster's configuration names."""
+
+
 class _Change(NamedTuple):
     queue_count: int
     message_type: str
@@ -102,32 +106,40 @@ class TopicAdmin:
 
     async def _update(self, request: Request, wanted: Iterable[WantedTopic]) -> None:
         for one in wanted:
-            await self._calls.make(request, self._update_of(one))
+            try:
+                await self._calls.make(request, self._update_of(one))
+            except TroveError as error:
+                if error.spec is not errors.TOPIC_EXISTS or PLACEMENT not in error.fields:
+                    raise
+                # another broker has made it meanwhile
+                await self._calls.make(request, self._alteration(one, _change(one), is_shared=True))
         request.answer()
 
     def _update_of(self, wanted: WantedTopic) -> NativeCall:
         """TroveError TOPIC_ILLEGAL, REQUEST_ILLEGAL."""
         name, change = wanted.topic_name, _change(wanted)
         check_topic_name(name)
-        placement, here = self._placement_of(name), self._core.store.topics.get(name)
-        if here is None and not placement:
+        placement = self._placement_of(name)
+        if not placement and self._core.store.topics.get(name) is None:
             options = {"writes": "closed"} if change.is_closed else {}
             kind = change.message_type or "NORMAL"
             return create_topic(name, change.queue_count, kind, options, self._core.broker)
+        return self._alteration(wanted, change, is_shared=bool(placement))
+
+    def _alteration(self, wanted: WantedTopic, change: _Change, *, is_shared: bool) -> NativeCall:
+        """Of a topic of the cluster, the queues of this broker alone: another broker's may change now."""
+        name, here = wanted.topic_name, self._core.store.topics.get(wanted.topic_name)
         is_closed = here is not None and here.options.closed
         options = (
             {"writes": "closed" if change.is_closed else "open"} if change.is_closed != is_closed else {}
         )
-        if not placement:
-            return alter_topic(
-                name, queue_count=change.queue_count, message_type=change.message_type, options=options
-            )
-        placed = {**placement, self._core.broker: change.queue_count}
+        queues_on = {self._core.broker: change.queue_count} if is_shared else None
         return alter_topic(
             name,
+            queue_count=0 if is_shared else change.queue_count,
             message_type=change.message_type,
             options=options,
-            placement=placed if placed != dict(placement) else None,
+            queues_on=queues_on,
         )
 
     def delete(self, request: Request) -> None:
@@ -141,16 +153,23 @@ class TopicAdmin:
 
     async def _delete(self, request: Request, name: str) -> None:
         placement, broker = self._placement_of(name), self._core.broker
-        others = {one: queues for one, queues in placement.items() if one != broker}
-        if others and broker in placement:
-            await self._calls.make(request, alter_topic(name, placement=others))
-        elif not others:
+        if broker in placement:
             try:
-                await self._calls.make(request, delete_topic(name))
+                await self._calls.make(request, alter_topic(name, queues_on={broker: 0}))
             except TroveError as error:
-                if error.spec is not errors.TOPIC_NOT_FOUND:
+                if error.fields.get("field") != PLACEMENT:
                     raise
+                await self._delete_whole(request, name)  # no other broker has queues of it
+        elif not placement:
+            await self._delete_whole(request, name)
         request.answer()
+
+    async def _delete_whole(self, request: Request, name: str) -> None:
+        try:
+            await self._calls.make(request, delete_topic(name))
+        except TroveError as error:
+            if error.spec is not errors.TOPIC_NOT_FOUND:
+                raise
 
     # --- settings ---------------------------------------------------------------------------------------
     def one(self, request: Request) -> None:

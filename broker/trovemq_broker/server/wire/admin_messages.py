@@ -29,13 +29,15 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Changes of a topic; None keeps the value, and so does an empty placement."""
+    """Changes of a topic; None keeps the value, and so does an empty placement. `queues_on`: of the brokers
+    whose part of the placement is changed."""
 
     topic: str
     queue_count: int | None
     message_type: str | None
     options: Mapping[str, str]
     placement: Mapping[str, int]
+    queues_on: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def alter_of(request: admin_pb2.AlterTopicRequest) -> AlterTopic:
         request.message_type or None,
         dict(request.options),
         dict(request.placement),
+        dict(request.queues_on),
     )
 
 

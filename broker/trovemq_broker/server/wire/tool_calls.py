@@ -62,15 +62,15 @@ def alter_topic(
     queue_count: int = 0,
     message_type: str = "",
     options: Mapping[str, str] | None = None,
-    placement: Mapping[str, int] | None = None,
+    queues_on: Mapping[str, int] | None = None,
 ) -> NativeCall:
-    """A value that is not given stays."""
+    """A value that is not given stays. `queues_on`: of these brokers; others keep theirs."""
     request = admin_pb2.AlterTopicRequest(
         topic=topic,
         queue_count=queue_count,
         message_type=message_type,
         options=options,
-        placement=placement,
+        queues_on=queues_on,
     )
     return NativeCall(f"/{_ADMIN.full_name}/AlterTopic", request)
 
