@@ -74,7 +74,7 @@ class Cluster:
             transactionTimeOut=10_000,
             config_owner=config_owner,
             config_credentials_file=self._credentials,
-            remoting_enable=not self.admin,
+            remoting_enable=True,
         )
         self._processes.enter_context(broker)
         self.brokers.append(broker)

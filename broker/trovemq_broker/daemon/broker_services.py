@@ -159,6 +159,7 @@ class BrokerServices:
         if security is not None and settings.audit_topic_enable:
             security.audit.open(self.tasks.audit, core.group_commit.durable)
         self._users = SecurityService(settings.name, clock_ms, security, self.shared_changes)
+        self._open_tools()
 
     def _open_rocketmq(
         self,
@@ -189,7 +190,7 @@ class BrokerServices:
         )
 
     def _open_admin(self, others: OtherBrokers) -> None:
-        """The services of topics and groups; and the calls that requests of RocketMQ's tools stand for."""
+        """The services of topics and groups."""
         self._admin = AdminService(
             self.core,
             topic_hold=self.tasks.retention.topic_hold,
@@ -200,7 +201,10 @@ class BrokerServices:
             holding=lambda topic: [one.broker for one in others.holding(topic)],
         )
         self._groups = GroupService(self.core, self.shared_changes)
-        for service in (self._admin, self._groups, self._broker):
+
+    def _open_tools(self) -> None:
+        """The calls that requests of RocketMQ's tools stand for."""
+        for service in (self._admin, self._groups, self._broker, self._users):
             self.remoting.calls.add(TOOL_SERVICES[type(service).__name__], service)
 
     def _disk(self) -> DiskSpace:

@@ -23,7 +23,7 @@ from trovemq_broker.server.remoting.broker_admin import DiskSpace, Surroundings
 from trovemq_broker.server.remoting.gate import RemotingGate
 from trovemq_broker.server.remoting.rights import NATIVE, ROWS
 from trovemq_broker.server.remoting.service import ForTools, RemotingService
-from trovemq_broker.server.wire import tool_calls
+from trovemq_broker.server.wire import tool_calls, tool_users
 from trovemq_broker.server.wire.tool_calls import NativeCall
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.users import UserKind, new_user
@@ -37,6 +37,9 @@ from trovemq_store.topics.creators import Creator
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 TOPIC: Mapping[str, str] = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+USER: Mapping[str, str] = {"username": "a"}
+SUBJECT: Mapping[str, str] = {"subject": "User:a"}
+ACL = b'{"policies":[{"entries":[{"resource":"Topic:a","actions":["Pub"]}]}]}'
 REQUESTS: Mapping[int, tuple[Mapping[str, str], bytes]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: (TOPIC, b""),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ({}, b'{"topicConfigList":[{"topicName":"new"}]}'),
@@ -48,7 +51,18 @@ REQUESTS: Mapping[int, tuple[Mapping[str, str], bytes]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: ({"offset": "0"}, b""),
     RequestCode.GET_BROKER_CONFIG: ({}, b""),
     RequestCode.UPDATE_BROKER_CONFIG: ({}, b"queries_max=7"),
+    RequestCode.AUTH_CREATE_USER: (USER, b'{"password":"12345678"}'),
+    RequestCode.AUTH_UPDATE_USER: (USER, b'{"password":"12345678"}'),
+    RequestCode.AUTH_DELETE_USER: (USER, b""),
+    RequestCode.AUTH_GET_USER: (USER, b""),
+    RequestCode.AUTH_LIST_USER: ({}, b""),
+    RequestCode.AUTH_CREATE_ACL: (SUBJECT, ACL),
+    RequestCode.AUTH_UPDATE_ACL: (SUBJECT, ACL),
+    RequestCode.AUTH_DELETE_ACL: (SUBJECT, b""),
+    RequestCode.AUTH_GET_ACL: (SUBJECT, b""),
+    RequestCode.AUTH_LIST_ACL: ({}, b""),
 }
+RULE = tool_users.ShownRule(0, "a", True, "Pub", "Topic:a", ())
 CALLS = [
     tool_calls.create_topic("t", 1, "NORMAL", {}, "b"),
     tool_calls.alter_topic("t"),
@@ -63,6 +77,15 @@ CALLS = [
     tool_calls.get_message_at("t", QueueId(0), 0),
     tool_calls.list_settings(),
     tool_calls.set_setting("queries_max", "7"),
+    tool_users.create_user("a", "Normal", "12345678"),
+    tool_users.alter_user("a", enabled=True),
+    tool_users.rotate_secret("a", "12345678"),
+    tool_users.drop_old_secret("a"),
+    tool_users.delete_user("a"),
+    tool_users.list_users(),
+    tool_users.create_rule(RULE),
+    tool_users.delete_rule(1),
+    tool_users.list_rules(),
 ]
 
 

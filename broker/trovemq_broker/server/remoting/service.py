@@ -25,6 +25,7 @@ from trovemq_broker.server.remoting.sending import Sends
 from trovemq_broker.server.remoting.stats import GroupCounts, Stats
 from trovemq_broker.server.remoting.topic_admin import PlacementOf, TopicAdmin
 from trovemq_broker.server.remoting.transactions import Transactions
+from trovemq_broker.server.remoting.user_admin import UserAdmin
 from trovemq_daemon.remoting.server import Handler
 from trovemq_proto.remoting.codes import RequestCode
 
@@ -61,6 +62,7 @@ class RemotingService:
             **self._of_groups(core),
             **self._of_messages(core, Queries(core, self.calls, tools.one_more)),
             **self._of_broker(),
+            **self._of_users(UserAdmin(self.calls)),
         }
 
     def _of_clients(self, core: BrokerCore) -> dict[int, Handler]:
@@ -172,4 +174,19 @@ class RemotingService:
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: admin.nothing_to_do,
             RequestCode.DELETE_EXPIRED_COMMITLOG: admin.nothing_to_do,
             RequestCode.CLEAN_UNUSED_TOPIC: admin.nothing_to_do,
+        }
+
+    @staticmethod
+    def _of_users(users: UserAdmin) -> dict[int, Handler]:
+        return {
+            RequestCode.AUTH_CREATE_USER: users.create_user,
+            RequestCode.AUTH_UPDATE_USER: users.update_user,
+            RequestCode.AUTH_DELETE_USER: users.delete_user,
+            RequestCode.AUTH_GET_USER: users.get_user,
+            RequestCode.AUTH_LIST_USER: users.list_users,
+            RequestCode.AUTH_CREATE_ACL: users.put_acl,
+            RequestCode.AUTH_UPDATE_ACL: users.put_acl,
+            RequestCode.AUTH_DELETE_ACL: users.delete_acl,
+            RequestCode.AUTH_GET_ACL: users.get_acl,
+            RequestCode.AUTH_LIST_ACL: users.list_acls,
         }

@@ -16,14 +16,15 @@ from trovemq_broker.query.key_query import KeyQuery, KeyType
 from trovemq_broker.server.wire.forwarded_calls import calls_of
 from trovemq_broker.server.wire.native_calls import Request
 from trovemq_proto.positions import QueueId
-from trovemq_proto.v1 import admin_pb2, broker_pb2, group_pb2, query_pb2
+from trovemq_proto.v1 import admin_pb2, broker_pb2, group_pb2, query_pb2, security_pb2
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 _ADMIN: Final = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 _GROUPS: Final = group_pb2.DESCRIPTOR.services_by_name["GroupService"]
 _BROKER: Final = broker_pb2.DESCRIPTOR.services_by_name["BrokerService"]
 _QUERIES: Final = query_pb2.DESCRIPTOR.services_by_name["QueryService"]
-TOOL_SERVICES: Final = {one.name: one for one in (_ADMIN, _GROUPS, _BROKER)}
+_SECURITY: Final = security_pb2.DESCRIPTOR.services_by_name["SecurityService"]
+TOOL_SERVICES: Final = {one.name: one for one in (_ADMIN, _GROUPS, _BROKER, _SECURITY)}
 """The services whose methods are called."""
 _KEY_TYPES: Final = {
     KeyType.KEY: query_pb2.KEY,

@@ -7,6 +7,8 @@ import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -15,12 +17,16 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /** RocketMQ's command line, whose commands run in this process. The broker is its nameserver, too, unless one is set. */
 public final class Suite {
     private static final String ADDRESS = Harness.setting("ENDPOINTS", "127.0.0.1:8081");
     private static final String NAMESERVER = Harness.setting("NAMESERVER", ADDRESS);
+    private static final String ADMIN_SECRET = Harness.setting("ADMIN_SECRET_KEY", "");
+    private static final RPCHook SIGNATURES =
+        ADMIN_SECRET.isEmpty() ? null : new AclClientRPCHook(new SessionCredentials("admin", ADMIN_SECRET));
     private static final InheritableThreadLocal<OutputStream> CAPTURED = new InheritableThreadLocal<>();
     private static final PrintStream OUT = System.out;
 
@@ -57,7 +63,7 @@ public final class Suite {
             ByteArrayOutputStream text = new ByteArrayOutputStream();
             CAPTURED.set(text);
             try {
-                MQAdminStartup.main0(all, null);
+                MQAdminStartup.main0(all, SIGNATURES);
             } finally {
                 CAPTURED.remove();
             }
@@ -162,6 +168,30 @@ public final class Suite {
         ok(shows("success"), "deleteSubGroup", "-b", ADDRESS, "-g", group);
     }
 
+    private static void users() throws Exception {
+        String user = "tools-" + Harness.RUN;
+        String subject = "User:" + user;
+        ok(shows("success"), "createUser", "-b", ADDRESS, "-u", user, "-p", "12345678", "-t", "Normal");
+        ok(shows(user, "Normal", "enable"), "getUser", "-b", ADDRESS, "-u", user);
+        ok(shows("success"), "updateUser", "-b", ADDRESS, "-u", user, "-s", "disable");
+        ok(shows(user, "disable"), "listUser", "-b", ADDRESS, "-f", user);
+        ok(shows("success"), "updateUser", "-b", ADDRESS, "-u", user, "-p", "87654321");
+        ok(shows("success"), "createAcl", "-b", ADDRESS, "-s", subject, "-r", "Topic:a*,Group:*", "-a", "Pub,Sub",
+            "-d", "Allow", "-i", "127.0.0.1");
+        ok(shows(subject, "Custom", "Topic:a*", "Group:*", "127.0.0.1/32", "Allow"), "getAcl", "-b", ADDRESS, "-s",
+            subject);
+        ok(shows("success"), "updateAcl", "-b", ADDRESS, "-s", subject, "-r", "Topic:a*", "-a", "Sub", "-d", "Deny");
+        ok(shows("Topic:a*", "Deny"), "listAcl", "-b", ADDRESS, "-s", subject, "-r", "Topic");
+        ok(shows("success"), "deleteAcl", "-b", ADDRESS, "-s", subject, "-r", "Topic:a*");
+        String rest = ok(shows("Group:*"), "listAcl", "-b", ADDRESS, "-s", subject);
+        Harness.expect(rest.contains("Topic:a*"), false, "the rule is gone: " + rest);
+        ok(shows("success"), "deleteUser", "-b", ADDRESS, "-u", user);
+        String text = run("updateUser", "-b", ADDRESS, "-u", "admin", "-t", "Normal");
+        Harness.expect(text.contains("CODE: 29"), true, "another type: " + text);
+        text = run("createAcl", "-b", ADDRESS, "-s", subject, "-r", "Queue:a", "-a", "Pub", "-d", "Allow");
+        Harness.expect(text.contains("CODE: 29"), true, "no such resource: " + text);
+    }
+
     private static void messages() throws Exception {
         String topic = topic("MESSAGES");
         String sent = ok(shows("SEND_OK"), "sendMessage", "-t", topic, "-p", "hello", "-k", "key1");
@@ -243,12 +273,16 @@ public final class Suite {
         PrintStream perThread = new PrintStream(new PerThread(), true, StandardCharsets.UTF_8);
         System.setOut(perThread);
         System.setErr(perThread);
-        Harness.define("tools-topics", Suite::topics);
-        Harness.define("tools-broker", Suite::broker);
-        Harness.define("tools-groups", Suite::groups);
-        Harness.define("tools-messages", Suite::messages);
-        Harness.define("tools-consumers", Suite::consumers);
-        Harness.define("tools-refusals", Suite::refusals);
+        if (SIGNATURES == null) {
+            Harness.define("tools-topics", Suite::topics);
+            Harness.define("tools-broker", Suite::broker);
+            Harness.define("tools-groups", Suite::groups);
+            Harness.define("tools-messages", Suite::messages);
+            Harness.define("tools-consumers", Suite::consumers);
+            Harness.define("tools-refusals", Suite::refusals);
+        } else {
+            Harness.define("tools-users", Suite::users);
+        }
         Harness.main(chosen);
     }
 }
