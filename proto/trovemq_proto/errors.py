@@ -413,6 +413,11 @@ STORE_DELETED = _add(
     "Files of the store were deleted while the broker had it open; it acknowledges nothing any more and stops.",
     "Remove the rest of the directory, and start again: with a backup, or empty as a new node of its group.",
 )  # fmt: skip
+GROUP_CLIENTS_DIFFER = _add(
+    "GROUP_CLIENTS_DIFFER", 317, "FAILED_PRECONDITION", False,
+    "Clients of the other kind consume as this group now: those of RocketMQ's remoting protocol, which keep their positions themselves, or those of gRPC, which have messages under leases.",
+    "Stop them, or choose another group: the group is converted, without a loss, when the first client of the new kind comes after the last one of the old kind has left.",
+)  # fmt: skip
 
 # --- 5xx: the service -------------------------------------------------------------------------------
 UNKNOWN_ERROR = _add(

@@ -336,8 +336,8 @@ FAULTS: Final = (
     Planted(
         "A classic retry that names no topic was lost to RocketMQ by a clean stop",
         "broker/trovemq_broker/groups/delivery/retry_copies.py",
-        "    if not topic or not is_plausible_topic(name):",
-        "    if False:",
+        "        if classic or not topic or not is_plausible_topic(target):",
+        "        if classic:",
         (
             "tests/unit/delivery/test_classic_retries.py::test_a_retry_of_no_topic_was_lost_to_rocketmq_by_a_clean_stop",
         ),

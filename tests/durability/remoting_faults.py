@@ -13,9 +13,24 @@ _WAITING: Final = "tests/unit/remoting/test_sends_that_wait.py::"
 _CONNECTION: Final = "tests/unit/remoting/test_connection.py::"
 _TOOLS: Final = "tests/unit/remoting/test_tool_queries.py::"
 _TOOL_RIGHTS: Final = "tests/unit/remoting/test_tool_rights.py::"
+_KINDS: Final = "tests/unit/remoting/test_group_kinds.py::"
 _SERVER: Final = "broker/trovemq_broker/server/remoting"
 
 REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
+    Planted(
+        "a group that is converted forgets its messages in flight",
+        "broker/trovemq_broker/groups/delivery/own_offsets.py",
+        "is_copied = state.kind is not SourceKind.TOPIC or not",
+        "is_copied = state.kind is not SourceKind.TOPIC and not",
+        (_KINDS + "test_a_group_that_moves_to_remoting_loses_nothing",),
+    ),
+    Planted(
+        "a group is converted while it has members with leases",
+        "broker/trovemq_broker/server/core/group_kinds.py",
+        "if members := core.registry.members(name):",
+        'if members := core.registry.members(""):',
+        (_KINDS + "test_a_remoting_consumer_joined_a_group_with_leases",),
+    ),
     Planted(
         "the length of a remoting header is not checked",
         "proto/trovemq_proto/remoting/frame.py",

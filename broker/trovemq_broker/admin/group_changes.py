@@ -82,6 +82,14 @@ class GroupChanges:
                 await self._save(change)
             return self._groups.require(name)
 
+    async def mark(self, name: str, attribute: str, text: str | None) -> None:
+        """Sets an attribute of the broker's own, or removes it. Raises TroveError GROUP_NOT_FOUND,
+        DISK_FULL, …"""
+        async with self._changing:
+            change = self._groups.begin_mark(name, attribute, text, now_ms=self._clock_ms())
+            if change is not None:
+                await self._save(change)
+
     async def put_all(self, wanted: Mapping[str, PutGroup]) -> dict[str, TroveError]:
         """Creates or replaces the groups of these names with one write: `wanted` has for each the function
         that makes it from the present one. Returns the refusals by name: those of the functions,

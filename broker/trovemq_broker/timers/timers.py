@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -263,6 +263,18 @@ class Timers:
         del self.enqueued[topic], self.dequeued[topic]
         return count
 
+    def redirect(self, topic: str, to: str, changes: Mapping[str, str], now_ms: EpochMs) -> int:
+        """The delayed messages for the topic become those for queue 0 of topic `to`, at their times, with
+        these properties; returns how many. Raises the errors of MessageStore.append; messages before the
+        failed one are redirected."""
+        number = self._table.topic_number(topic)
+        count = 0
+        for block in self._table.calendar.blocks() if number is not None else ():
+            for index in np.flatnonzero((block["state"] == WAITS) & (block["topic"] == number)).tolist():
+                self._reappend(block, index, now_ms, lambda record: record.redirected(to, changes))
+                count += 1
+        return count
+
     # --- pending messages of old records ------------------------------------------------------------------
     def lowest_live_record(self) -> PhysicalOffset | None:
         """The lowest physical offset of a pending record."""
@@ -301,9 +313,15 @@ class Timers:
         """For each source the first offset whose record lies at or after physical_offset."""
         return {source: queue.lower_bound(physical_offset) for source, queue in self._table.sources.queues()}
 
-    def _reappend(self, block: Rows, index: int, now_ms: EpochMs) -> None:
+    def _reappend(
+        self,
+        block: Rows,
+        index: int,
+        now_ms: EpochMs,
+        made: Callable[[WaitingRecord], NewRecord] = WaitingRecord.rolled,
+    ) -> None:
         record = self._table.sources.record(int(block[index]["source"]), int(block[index]["offset"]))
-        copy = None if record is None else self._rolled(record)
+        copy = None if record is None else self._rolled(record, made)
         if copy is not None:
             self._append_to_wheel(copy, now_ms)
         else:
@@ -312,9 +330,9 @@ class Timers:
         chosen[index] = True
         self._record_ended(self._table.calendar.end(block, chosen), now_ms)
 
-    def _rolled(self, record: WaitingRecord) -> NewRecord | None:
+    def _rolled(self, record: WaitingRecord, made: Callable[[WaitingRecord], NewRecord]) -> NewRecord | None:
         failures = self._writer.copy_failures
-        return failures.copied("retention", record.record, lambda: self._writer.checked(record.rolled()))
+        return failures.copied("retention", record.record, lambda: self._writer.checked(made(record)))
 
     # --- start and stop -------------------------------------------------------------------------------
     def apply(self, event: Event) -> None:

@@ -147,6 +147,12 @@ class WaitingRecord(NamedTuple):
             copy = copy.with_properties(changes)
         return delayed_record(copy, self.waiting.deliver_ms, EpochMs(0))
 
+    def redirected(self, topic: str, changes: Mapping[str, str]) -> NewRecord:
+        """The record that replaces this one when the message is for queue 0 of another topic, and has these
+        properties."""
+        waiting = self.waiting._replace(topic=topic, queue_id=QueueId(0))
+        return self._replace(waiting=waiting).rolled().with_properties(changes)
+
 
 def read_record(record: memoryview, schedule_ms: int | None = None) -> WaitingRecord | None:
     """The record of a delayed message; None if it is damaged or is not one. `schedule_ms`: the delivery time

@@ -48,6 +48,9 @@ SUBSCRIPTION_GROUPS_PATH: Final = "config/subscriptionGroup.json"
 GROUP_COUNT_MAX: Final = 10_000
 MADE_BY_USE_ATTRIBUTE: Final = "trovemq.made_by_use"
 """Of groups that their first use made; goes with the first alteration by a user."""
+OWN_OFFSETS_ATTRIBUTE: Final = "trovemq.own_offsets"
+"""Of groups whose consumers keep their positions themselves, as RocketMQ's remoting clients do; all others
+have leases."""
 RETRY_MAX_DEFAULT: Final = 16
 RETRY_MAX_MAX: Final = 10_000
 
@@ -84,6 +87,11 @@ class SubscriptionGroup:
     def made_by_use(self) -> bool:
         """Whether the first use made it, and no user has altered it since."""
         return MADE_BY_USE_ATTRIBUTE in self.attributes
+
+    @property
+    def has_own_offsets(self) -> bool:
+        """Whether its consumers keep their positions themselves; else messages are delivered under leases."""
+        return OWN_OFFSETS_ATTRIBUTE in self.attributes
 
     @property
     def system(self) -> bool:
@@ -297,6 +305,24 @@ class SubscriptionGroups(ConfigTable[SubscriptionGroup]):
         after = replace(after, attributes=kept)
         after.check()
         return self._begin_put(before, after, now_ms)
+
+    def begin_mark(
+        self, name: str, attribute: str, text: str | None, *, now_ms: EpochMs
+    ) -> GroupChange | None:
+        """Begins to set an attribute of the group; `text` None removes it. None if nothing is to be changed.
+        TroveError GROUP_NOT_FOUND, SERVICE_NOT_AVAILABLE."""
+        before = self.require(name)
+        if before.attributes.get(attribute) == text:
+            return None
+        attributes = {key: value for key, value in before.attributes.items() if key != attribute}
+        if text is not None:
+            attributes[attribute] = text
+        return self._begin_put(before, replace(before, attributes=attributes), now_ms)
+
+    def mark(self, name: str, attribute: str, text: str | None, *, now_ms: EpochMs) -> None:
+        """Sets an attribute of the group, or removes it. Raises the errors of begin_mark(), and TroveError
+        DISK_FULL, STORE_FAILED."""
+        self._carry_out(self.begin_mark(name, attribute, text, now_ms=now_ms))
 
     def delete(self, name: str, *, now_ms: EpochMs | None = None) -> None:
         """Forgets the group. TroveError GROUP_NOT_FOUND; GROUP_ILLEGAL for one of RocketMQ's own."""

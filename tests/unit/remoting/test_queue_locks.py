@@ -50,7 +50,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_a_queue_has_the_holder_that_the_model_has(steps: list[tuple[str, str, str, list[int], int]]) -> None:
     now_ms = 0
-    locks = QueueLocks(lambda: EpochMs(now_ms), lambda: None)
+    locks = QueueLocks(lambda: EpochMs(now_ms), lambda _request, _group: None)
     model: dict[tuple[str, int], tuple[str, int]] = {}
     for what, group, client, queues, passed_ms in steps:
         now_ms += passed_ms
@@ -82,7 +82,7 @@ def test_a_next_leader_locked_a_queue_that_was_still_held() -> None:
     refusals = [TroveError(errors.SERVICE_NOT_AVAILABLE, "ordered groups wait")]
     answers: list[bytes] = []
 
-    def check() -> None:
+    def check(_request: Request, _group: str) -> None:
         if refusals:
             raise refusals.pop()
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.memory_broker import TestBroker
+from trovemq_broker.server.remoting.members import Members
 from trovemq_broker.server.remoting.offsets import Offsets
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
@@ -47,7 +48,7 @@ def test_an_offset_is_found_while_it_is_stored(monkeypatch: pytest.MonkeyPatch) 
     async def main() -> None:
         core, keeper, connection = TestBroker(), _Keeper(), _Connection()
         monkeypatch.setattr(core, "offsets", keeper)
-        offsets = Offsets(core)
+        offsets = Offsets(core, Members(core))
 
         def store(queue_id: int, offset: int) -> None:
             offsets.store_soon("readers", "orders", QueueId(queue_id), QueueOffset(offset))

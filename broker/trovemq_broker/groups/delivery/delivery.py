@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +27,7 @@ from trovemq_broker.groups.delivery.group_topics import GroupTopicTable
 from trovemq_broker.groups.delivery.lease_time import LeaseTime
 from trovemq_broker.groups.delivery.leases import Lease
 from trovemq_broker.groups.delivery.message_status import MessageStatus, message_status
+from trovemq_broker.groups.delivery.own_offsets import own_offsets_steps
 from trovemq_broker.groups.delivery.priority_receiver import (
     waiting_of,
 )
@@ -40,15 +41,17 @@ from trovemq_broker.groups.delivery.request import (
 from trovemq_broker.groups.delivery.settlements import COPIED, RENEW_BEFORE_MS
 from trovemq_broker.groups.delivery.snapshots import DeliveryState
 from trovemq_broker.groups.group_topic_key import GroupTopicKey
+from trovemq_broker.timers.timers import Timers
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, EpochMs, PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.queues import queue_ids
 from trovemq_store.engine.record_writer import RecordWriter
+from trovemq_store.engine.steps import Steps
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.event_log import EventLog
 from trovemq_store.files.files import FileSystem
-from trovemq_store.topics.subscription_groups import SubscriptionGroups
+from trovemq_store.topics.subscription_groups import SubscriptionGroup, SubscriptionGroups
 
 __all__ = ["Delivered", "Delivery", "DeliveryState", "QueueProgress", "ReceiveRequest"]
 
@@ -176,6 +179,16 @@ class Delivery(Receiving):
         if forgotten:
             self.context.events.flush(now_ms)  # a reset is kept even if the process dies now
         return forgotten
+
+    def own_offsets_steps(
+        self, timers: Timers, group: SubscriptionGroup, topics: Iterable[str], now_ms: EpochMs
+    ) -> Steps[None]:
+        """See own_offsets.py; forget_group() follows when the offsets are in the log."""
+        return own_offsets_steps(self.context, self.group_topics, timers, group, topics, now_ms)
+
+    def has_group(self, group: str) -> bool:
+        """Whether there is a state of the group."""
+        return self.group_topics.has_group(group)
 
     def forget_group(self, group: str, now_ms: EpochMs) -> None:
         """Forgets a deleted group, without its stored offsets. The event is in the log before the first

@@ -57,6 +57,10 @@ class GroupTopicTable:
         pair = self._pairs.get((state.group, topic))
         return [pair] if pair is not None else []
 
+    def has_group(self, group: str) -> bool:
+        """Whether there is a state of the group."""
+        return any(name == group for name, _ in self._states)
+
     def groups(self) -> list[str]:
         return sorted({group for group, _ in self._states})
 

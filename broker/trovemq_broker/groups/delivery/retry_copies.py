@@ -16,7 +16,7 @@ from trovemq_proto.records.check import is_plausible_topic
 from trovemq_proto.records.message import decode_stored
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.events.receipt_handle import SourceKind
-from trovemq_store.events.sources import source_topic
+from trovemq_store.events.sources import RETRY_TOPIC_PROPERTY, source_topic
 
 FIRST_POP_TIME_PROPERTY: Final = "1ST_POP_TIME"
 
@@ -31,14 +31,22 @@ def retry_copy(
     received_ms: EpochMs,
     visible_ms: EpochMs,
     now_ms: EpochMs,
+    classic: bool = False,
 ) -> NewRecord | None:
     """The copy to append; creates the topics that it needs. A classic retry with no topic (""), or an illegal
-    one, stays a classic retry. None if the record cannot be copied. TroveError LIMIT_EXCEEDED, DISK_FULL,
-    STORE_FAILED, SERVICE_NOT_AVAILABLE: a topic that it needs was not created."""
+    one, stays a classic retry; with `classic` each copy is one, and names the topic. None if the record
+    cannot be copied. TroveError LIMIT_EXCEEDED, DISK_FULL, STORE_FAILED, SERVICE_NOT_AVAILABLE: a topic that
+    it needs was not created."""
 
     def made() -> NewRecord:
         times = _Times(received_ms, visible_ms, now_ms)
-        return context.writer.checked(_retry_copy(context, group, topic, record, deliveries, times))
+        target = source_topic(SourceKind.POP_RETRY, group, topic)
+        if classic or not topic or not is_plausible_topic(target):
+            target = source_topic(SourceKind.CLASSIC_RETRY, group, topic)
+        copy = _retry_copy(context, target, record, deliveries, times)
+        if classic and topic:
+            copy = context.writer.informed(copy, {RETRY_TOPIC_PROPERTY: topic})
+        return context.writer.checked(copy)
 
     return context.writer.copy_failures.copied("retry", record, made)
 
@@ -49,13 +57,8 @@ class _Times(NamedTuple):
     now_ms: EpochMs
 
 
-def _retry_copy(
-    context: Context, group: str, topic: str, record: memoryview, deliveries: int, times: _Times
-) -> NewRecord:
+def _retry_copy(context: Context, name: str, record: memoryview, deliveries: int, times: _Times) -> NewRecord:
     received_ms, visible_ms, now_ms = times
-    name = source_topic(SourceKind.POP_RETRY, group, topic)
-    if not topic or not is_plausible_topic(name):
-        name = source_topic(SourceKind.CLASSIC_RETRY, group, topic)
     context.store.topics.ensure_internal(name, 1, now_ms=now_ms)
     message = decode_stored(record)
     copy = replace(NewRecord.copy_of(message, name, QueueId(0)), reconsume_times=deliveries)

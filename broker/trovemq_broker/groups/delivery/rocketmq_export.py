@@ -12,6 +12,7 @@ Invariant: a copy is in the log before its original counts as consumed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from trovemq_broker.groups.delivery.context import Context
@@ -23,6 +24,7 @@ from trovemq_broker.groups.delivery.retry_copies import retry_copy
 from trovemq_broker.groups.delivery.revive_log import mark_revive_log_processed
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_store.engine.record_writer import NewRecord
+from trovemq_store.engine.steps import Steps
 from trovemq_store.events.codec import Event, EventKind
 from trovemq_store.events.receipt_handle import SourceKind
 from trovemq_store.events.sources import kind_of
@@ -42,7 +44,8 @@ def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSyst
             if state.open:
                 orderly[state.group, state.topic, state.queue_id] = _order_info(state, now_ms)
         elif state.order is None:
-            _copy_all(context, state, now_ms)
+            for _ in copy_steps(context, state, state.outstanding_offsets(), now_ms):
+                pass
         context.commit(state)
     fault_point("delivery.before_order_info")
     save_order_info(files, orderly)
@@ -50,21 +53,38 @@ def export_to_rocketmq(context: Context, pairs: GroupTopicTable, files: FileSyst
     mark_revive_log_processed(context.store)
 
 
-def _copy_all(context: Context, state: QueueState, now_ms: EpochMs) -> None:
-    outstanding = state.outstanding_offsets()
-    for begin in range(0, len(outstanding), _BATCH):
-        part = outstanding[begin : begin + _BATCH]
-        copies = [copy for offset in part if (copy := _copy(context, state, offset, now_ms)) is not None]
+def copy_steps(
+    context: Context,
+    state: QueueState,
+    offsets: Sequence[int],
+    now_ms: EpochMs,
+    *,
+    classic: bool = False,
+) -> Steps[None]:
+    """Copies messages that are open, held or not delivered yet to a retry topic (`classic`: the group's
+    classic one); then they are consumed. The errors of export_to_rocketmq()."""
+    for begin in range(0, len(offsets), _BATCH):
+        part = [one for one in offsets[begin : begin + _BATCH] if not _is_consumed(state, one)]
+        copies = [
+            copy for offset in part if (copy := _copy(context, state, offset, now_ms, classic)) is not None
+        ]
         if copies:
             fault_point("delivery.before_retry")
             context.writer.append(copies, now_ms)
             fault_point("delivery.after_retry")
         for offset in part:
             _retried(context, state, offset, now_ms)
-        context.events.flush(now_ms)  # if this stop is interrupted, only these are delivered twice
+        context.events.flush(now_ms)  # if this is interrupted, only these are delivered twice
+        yield
 
 
-def _copy(context: Context, state: QueueState, offset: int, now_ms: EpochMs) -> NewRecord | None:
+def _is_consumed(state: QueueState, offset: int) -> bool:
+    return offset < state.next_offset and offset not in state.open and offset not in state.held
+
+
+def _copy(
+    context: Context, state: QueueState, offset: int, now_ms: EpochMs, classic: bool
+) -> NewRecord | None:
     record = context.record_of(state, offset)
     if record is None:
         context.damaged_count += 1
@@ -82,10 +102,17 @@ def _copy(context: Context, state: QueueState, offset: int, now_ms: EpochMs) -> 
         received_ms=lease.received_ms if lease is not None else now_ms,
         visible_ms=lease.until_ms if lease is not None and not lease.over(now_ms) else now_ms,
         now_ms=now_ms,
+        classic=classic,
     )
 
 
 def _retried(context: Context, state: QueueState, offset: int, now_ms: EpochMs) -> None:
+    if offset >= state.next_offset:
+        begin, end = state.next_offset, offset + 1
+        state.mark_examined(end)
+        context.add(
+            Event(EventKind.ADVANCED, now_ms, state.group, state.topic, state.queue_id, begin, until=end)
+        )
     last_lease = state.next_lease - 1
     state.ended_lease = last_lease
     state.settle(offset)

@@ -41,6 +41,7 @@ from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, Replica
 from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.server.core.clients import ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
+from trovemq_broker.server.core.group_kinds import GroupKinds
 from trovemq_broker.server.core.group_order import GroupOrder
 from trovemq_broker.server.core.settings import CoreSettings
 from trovemq_broker.server.monitoring.duplicate_log import log_duplicate, log_gap
@@ -187,6 +188,7 @@ class BrokerCore:
         )
         self.registry = ClientRegistry(settings.clients_max, settings.client_expiry_ms)
         self.registry.add_gone_listener(self.delivery.release_client)
+        self.kinds = GroupKinds(self)
         self.commands = ClientCommands(self.registry, next_nonce)
         if self.tracing is not None:
             self.delivery.on_settled = self.tracing.settled
@@ -216,7 +218,8 @@ class BrokerCore:
     # --- look-ups -------------------------------------------------------------------------------------
     def group_for_use(self, name: str, topics: Iterable[str]) -> SubscriptionGroup:
         """The group, which reads these topics. Its first use creates it if settings allow that; else raises
-        TroveError GROUP_NOT_FOUND."""
+        TroveError GROUP_NOT_FOUND; GROUP_CLIENTS_DIFFER while it has remoting clients."""
+        self.kinds.check_leases(name)
         return self.order.for_use(name, topics, self.clock_ms())
 
     def search(self, topic: str, queue_id: QueueId, timestamp: EpochMs) -> QueueOffset:
@@ -271,6 +274,7 @@ class BrokerCore:
     async def settle(self) -> None:
         """Returns when no thread writes any more. Is called when there are no more requests. From then on the
         store is another's, which may append."""
+        await self.kinds.settle()
         await self.topic_changes.settle()
         await self.group_changes.settle()
         await self.offsets.settle()

@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -95,6 +96,14 @@ class Member(NamedTuple):
     user: str = ""
 
 
+class _Refused(NamedTuple):
+    """The heartbeat of a consumer that its group did not take."""
+
+    member: Member
+    data: ConsumerData
+    heard: Heard
+
+
 class Group:
     """The members of one consumer group, and its subscriptions by topic. `data`: of its last heartbeat."""
 
@@ -116,6 +125,9 @@ class Members:
         self.groups: dict[str, Group] = {}
         self._of_connection: dict[Connection, dict[str, Member]] = {}
         """By group."""
+        self._refused: dict[Connection, dict[str, _Refused]] = {}
+        """By group: consumers that asked to be members while it had clients of the other kind."""
+        core.kinds.has_remoting_members = self._has_clustering
         self.producers: dict[str, dict[Member, Heard]] = {}
         self._producing: dict[Connection, dict[str, Member]] = {}
         self._by_client_id: dict[str, Member] = {}
@@ -125,7 +137,23 @@ class Members:
 
     # --- requests ---------------------------------------------------------------------------------------
     def heartbeat(self, request: Request) -> None:
+        """A group that may not have the member is left out: its consumer is refused, with the reason, when it
+        asks for the members or pulls."""
         data = _heartbeat_of(request)
+        names = [one.group_name for one in data.consumers if one.message_model == CLUSTERING]
+        needed = [name for name in names if self._exists(name) and self._core.kinds.needs_conversion(name)]
+        if needed:
+            request.run(self._heard_later(request, data, needed))
+        else:
+            self._heard(request, data)
+
+    async def _heard_later(self, request: Request, data: HeartbeatData, groups: Iterable[str]) -> None:
+        for name in groups:
+            with suppress(TroveError):
+                await self._core.kinds.convert(name)
+        self._heard(request, data)
+
+    def _heard(self, request: Request, data: HeartbeatData) -> None:
         connection = request.connection
         self._know(connection)
         heard = Heard(request.header.language, request.header.version, self._core.clock_ms())
@@ -154,6 +182,16 @@ class Members:
     def list_ids(self, request: Request) -> None:
         """GET_CONSUMER_LIST_BY_GROUP: a group without members is an error, as in RocketMQ."""
         name = request.fields.text("consumerGroup")
+        if self.is_refused(request.connection, name):
+            request.run(self._list_later(request, name))
+        else:
+            self._list(request, name)
+
+    async def _list_later(self, request: Request, name: str) -> None:
+        await self.admit(request.connection, name)
+        self._list(request, name)
+
+    def _list(self, request: Request, name: str) -> None:
         group = self.groups.get(name)
         if group is None:
             request.answer(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
@@ -169,6 +207,28 @@ class Members:
     # --- members ----------------------------------------------------------------------------------------
     def group(self, name: str) -> Group | None:
         return self.groups.get(name)
+
+    def _has_clustering(self, name: str) -> bool:
+        group = self.groups.get(name)
+        return group is not None and group.data.message_model == CLUSTERING
+
+    def is_refused(self, connection: Connection, group: str) -> bool:
+        """Whether the connection has asked to be a member, and the group had clients of the other kind."""
+        return group in self._refused.get(connection, ())
+
+    async def admit(self, connection: Connection, name: str) -> None:
+        """A consumer asks again, or without a heartbeat: its group is converted if need be. TroveError
+        GROUP_CLIENTS_DIFFER, and those of GroupKinds.convert."""
+        if self._core.kinds.needs_conversion(name):
+            await self._core.kinds.convert(name)
+        if (refused := self._refused.get(connection, {}).pop(name, None)) is not None:
+            self._join(*refused)
+
+    def check_kind(self, connection: Connection, name: str) -> None:
+        """TroveError GROUP_CLIENTS_DIFFER: the group has members with leases, and the connection is not a
+        member, as one that broadcasts."""
+        if name not in self._of_connection.get(connection, ()):
+            self._core.kinds.check_own_offsets(name)
 
     def _know(self, connection: Connection) -> None:
         if connection not in self._of_connection:
@@ -196,6 +256,12 @@ class Members:
         if not self._exists(name):
             return
         own = self._of_connection[member.connection]
+        if data.message_model == CLUSTERING and self._core.kinds.needs_conversion(name):
+            refused = self._refused.setdefault(member.connection, {})
+            if name in refused or len(refused) < GROUPS_MAX:
+                refused[name] = _Refused(member, data, heard)
+            return
+        self._refused.get(member.connection, {}).pop(name, None)
         if name not in own and len(own) >= GROUPS_MAX:
             raise TroveError(errors.LIMIT_EXCEEDED, f"a client has {GROUPS_MAX} groups at most")
         if data.message_model == CLUSTERING:
@@ -246,6 +312,7 @@ class Members:
         return set(group.subscriptions) != before
 
     def _leave(self, connection: Connection, name: str) -> None:
+        self._refused.get(connection, {}).pop(name, None)
         member = self._of_connection.get(connection, {}).pop(name, None)
         group = self.groups.get(name)
         if member is None or group is None:
@@ -277,6 +344,7 @@ class Members:
         for name in list(self._producing.get(connection, ())):
             self._stop_producing(connection, name)
         self._of_connection.pop(connection, None)
+        self._refused.pop(connection, None)
         self._producing.pop(connection, None)
 
     def _notify(self, name: str, group: Group) -> None:

@@ -7,12 +7,14 @@ is written.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.remoting.members import Members
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
@@ -31,8 +33,10 @@ _Key = tuple[str, str, QueueId]
 class Offsets:
     """For use on the event loop only."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, members: Members) -> None:
         self._core = core
+        self._members = members
+        core.kinds.store_offsets = self._store_all
         self._pending: dict[_Key, QueueOffset] = {}
         self._storing: asyncio.Task[None] | None = None
 
@@ -65,11 +69,30 @@ class Offsets:
             now_ms=self._core.clock_ms(),
             creator=present_creator(),
         )
+        if self._members.is_refused(request.connection, group):
+            request.run(self._update_later(request, (group, topic, queue_id), offset))
+            return
+        self._members.check_kind(request.connection, group)
         if request.header.is_one_way:
             self.store_soon(group, topic, queue_id, offset)
             request.answer()
         else:
             request.run(self._store(request, (group, topic, queue_id), offset))
+
+    async def _update_later(self, request: Request, key: _Key, offset: QueueOffset) -> None:
+        await self._members.admit(request.connection, key[0])
+        await self._store(request, key, offset)
+
+    def _store_all(self, group: str) -> None:
+        """The group is to have leases from its offsets on. One that lies outside of its queue is left out."""
+        offsets = self._core.store.offsets
+        for key in [key for key in self._pending if key[0] == group]:
+            offset = self._pending.pop(key)
+            with suppress(TroveError):
+                low, high = queue_range(self._core.store, key[1], key[2])
+                if low <= offset <= high:
+                    offsets.commit(*key, offset)
+                    offsets.record_next(group, key[1])
 
     async def _store(self, request: Request, key: _Key, offset: QueueOffset) -> None:
         self._pending.pop(key, None)

@@ -77,12 +77,18 @@ class Pulls:
         queue_id, offset = QueueId(fields.int32("queueId")), QueueOffset(fields.int64("queueOffset"))
         count, flags = fields.int32("maxMsgNums"), fields.int32("sysFlag")
         commit = fields.int64("commitOffset", 0)
+        commits = bool(flags & COMMITS) and commit > 0
+        members = self._members
+        if members.is_refused(request.connection, group) or (commits and self._needs_conversion(group)):
+            request.run(self._pull_later(request, group))
+            return
+        members.check_kind(request.connection, group)
         if not self._check_group(request, group) or not self._check_topic(request, topic, queue_id, group):
             return
         found = self._filter(request, group, topic, flags)
         if found is None:
             return
-        if flags & COMMITS and commit > 0:
+        if commits:
             self._offsets.store_soon(group, topic, queue_id, QueueOffset(commit))
         wanted = PullRequest(
             topic,
@@ -94,6 +100,13 @@ class Pulls:
         )
         wait_ms = min(fields.int64("suspendTimeoutMillis", 0), WAIT_MAX_MS) if flags & MAY_WAIT else 0
         self._look(_Pull(request, group, wanted, found, max(wait_ms, 0)))
+
+    async def _pull_later(self, request: Request, group: str) -> None:
+        await self._members.admit(request.connection, group)
+        self.pull(request)
+
+    def _needs_conversion(self, group: str) -> bool:
+        return group != TOOLS_GROUP and self._core.kinds.needs_conversion(group)
 
     # --- checks -----------------------------------------------------------------------------------------
     def _check_group(self, request: Request, name: str) -> bool:

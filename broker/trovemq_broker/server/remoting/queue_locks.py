@@ -52,9 +52,10 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """`check`: raises TroveError while this broker may not deliver in order."""
+    """`check(request, group)`: raises TroveError while this broker may not deliver in order, or the group may
+    not have the client."""
 
-    def __init__(self, clock_ms: Callable[[], EpochMs], check: Callable[[], None]) -> None:
+    def __init__(self, clock_ms: Callable[[], EpochMs], check: Callable[[Request, str], None]) -> None:
         self._clock_ms = clock_ms
         self._check = check
         self._locks: dict[_Key, _Lock] = {}
@@ -67,8 +68,8 @@ class QueueLocks:
 
     def lock(self, request: Request) -> None:
         """The answer has the queues that the client holds now. TroveError of `check`: it asks again."""
-        self._check()
         data = read_locks(request)
+        self._check(request, data.consumer_group)
         now_ms = self._clock_ms()
         held = [one for one in data.mq_set if self._take(data, one, now_ms)]
         request.answer(body=json_text({"lockOKMQSet": held}))

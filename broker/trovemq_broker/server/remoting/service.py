@@ -26,6 +26,7 @@ from trovemq_broker.server.remoting.stats import GroupCounts, Stats
 from trovemq_broker.server.remoting.topic_admin import PlacementOf, TopicAdmin
 from trovemq_broker.server.remoting.transactions import Transactions
 from trovemq_broker.server.remoting.user_admin import UserAdmin
+from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.remoting.server import Handler
 from trovemq_proto.remoting.codes import RequestCode
 
@@ -69,10 +70,11 @@ class RemotingService:
         retries = Retries(core, self._counts)
         sends = Sends(core, retries)
         replies = Replies(core, self.members)
-        offsets = Offsets(core)
+        offsets = Offsets(core, self.members)
         pulls = Pulls(core, self.members, offsets, self._counts)
 
-        def check_order() -> None:
+        def check_order(request: Request, group: str) -> None:
+            self.members.check_kind(request.connection, group)
             if (check := core.delivery.check_delivery) is not None:
                 check(in_order=True)
 
