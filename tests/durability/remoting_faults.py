@@ -14,6 +14,7 @@ _CONNECTION: Final = "tests/unit/remoting/test_connection.py::"
 _TOOLS: Final = "tests/unit/remoting/test_tool_queries.py::"
 _TOOL_RIGHTS: Final = "tests/unit/remoting/test_tool_rights.py::"
 _KINDS: Final = "tests/unit/remoting/test_group_kinds.py::"
+_LOCKS: Final = "tests/unit/remoting/test_queue_locks.py::"
 _SERVER: Final = "broker/trovemq_broker/server/remoting"
 
 REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
@@ -30,6 +31,13 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         "if members := core.registry.members(name):",
         'if members := core.registry.members(""):',
         (_KINDS + "test_a_remoting_consumer_joined_a_group_with_leases",),
+    ),
+    Planted(
+        "the holders of queues are not known after a failover",
+        f"{_SERVER}/queue_locks.py",
+        "self._hold((group, topic, queue_id), client_id, now_ms + TRUST_MS)",
+        "self._hold((group, topic, queue_id), client_id, now_ms)",
+        (_LOCKS + "test_the_next_leader_gave_a_queue_to_a_second_member",),
     ),
     Planted(
         "the length of a remoting header is not checked",

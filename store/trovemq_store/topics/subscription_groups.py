@@ -51,6 +51,9 @@ MADE_BY_USE_ATTRIBUTE: Final = "trovemq.made_by_use"
 OWN_OFFSETS_ATTRIBUTE: Final = "trovemq.own_offsets"
 """Of groups whose consumers keep their positions themselves, as RocketMQ's remoting clients do; all others
 have leases."""
+QUEUE_LOCKS_ATTRIBUTE: Final = "trovemq.queue_locks"
+"""Of groups with own offsets: which consumer reads which queue in order, as JSON
+`{"client id": {"topic": [queue ids]}}`."""
 RETRY_MAX_DEFAULT: Final = 16
 RETRY_MAX_MAX: Final = 10_000
 

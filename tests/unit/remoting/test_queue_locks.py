@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,12 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trovemq_broker.server.remoting.queue_locks import LOCK_MS, QueueLocks
+from tests.support.memory_broker import TestBroker
+from tests.unit.remoting.test_group_kinds import opened_broker
+from trovemq_broker.server.remoting.lock_records import LockRecords
+from trovemq_broker.server.remoting.queue_locks import LOCK_MS, TRUST_MS, QueueLocks
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.remoting.headers import JSON, Header
+from trovemq_store.files.memory import MemoryFileSystem
 
 CLIENTS = ("one", "two")
 GROUPS = ("readers", "writers")
@@ -99,3 +104,91 @@ def test_a_next_leader_locked_a_queue_that_was_still_held() -> None:
     assert (len(locks), answers) == (0, [])
     locks.lock(request)
     assert len(locks) == len(json.loads(answers[0])["lockOKMQSet"]) == 1
+
+
+# --- records ----------------------------------------------------------------------------------------------
+class _Running(_Connection):
+    """Runs the rest of a handler."""
+
+    work: Any = None
+
+    def run(self, _request: Request, work: Any) -> None:
+        self.work = asyncio.ensure_future(work)
+
+
+def locks_of(core: TestBroker) -> QueueLocks:
+    core.groups.for_use("readers", auto_create=True, now_ms=core.now_ms)
+    records = LockRecords(core)
+    locks = QueueLocks(core.clock_ms, lambda _request, _group: None, records)
+    records.present = locks.of_group
+    return locks
+
+
+async def held(locks: QueueLocks, client: str, queues: list[int]) -> list[int]:
+    """The queues that the client holds after it has asked for these."""
+    made, connection = request("readers", client, queues), _Running()
+    made = Request(cast("Any", connection), made.header, JSON, made.body, len(made.body))
+    locks.lock(made)
+    if connection.work is not None:
+        await connection.work
+    return sorted(one["queueId"] for one in json.loads(connection.body)["lockOKMQSet"])
+
+
+@pytest.mark.asyncio
+async def test_the_next_leader_gave_a_queue_to_a_second_member() -> None:
+    files = MemoryFileSystem()
+    async with opened_broker(files) as core:
+        assert await held(locks_of(core), "one", [0, 1]) == [0, 1]
+    files = files.after_process_kill()
+    async with opened_broker(files, core.now_ms) as core:
+        locks = locks_of(core)
+        assert await held(locks, "two", [0, 1, 2]) == [2]
+        assert await held(locks, "one", [0]) == [0], "the holder continues at once"
+        core.now_ms = EpochMs(core.now_ms + TRUST_MS)
+        assert await held(locks, "two", [0, 1]) == [1], "the holder did not ask for the other one"
+    async with opened_broker(files.after_process_kill(), core.now_ms) as core:
+        locks = locks_of(core)
+        assert await held(locks, "three", [0, 1, 2]) == []
+        assert await held(locks, "two", [1, 2]) == [1, 2]
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_had_left_held_its_queue_at_the_next_leader() -> None:
+    files = MemoryFileSystem()
+    async with opened_broker(files) as core:
+        locks = locks_of(core)
+        assert await held(locks, "one", [0, 1]) == [0, 1]
+        locks.release("readers", "one")
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "queue-locks"))
+    async with opened_broker(files.after_process_kill(), core.now_ms) as core:
+        assert await held(locks_of(core), "two", [0, 1]) == [0, 1]
+
+
+@pytest.mark.asyncio
+async def test_a_renewal_was_recorded() -> None:
+    async with opened_broker(MemoryFileSystem()) as core:
+        locks = locks_of(core)
+        await held(locks, "one", [0, 1])
+        end = core.store.end_offset
+        for _ in range(3):
+            core.now_ms = EpochMs(core.now_ms + 20_000)
+            assert await held(locks, "one", [0, 1]) == [0, 1]
+        assert core.store.end_offset == end
+
+
+@pytest.mark.asyncio
+async def test_a_lock_was_given_though_its_record_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_change: object) -> None:
+        raise TroveError(errors.DISK_FULL)
+
+    files = MemoryFileSystem()
+    async with opened_broker(files) as core:
+        locks = locks_of(core)
+        with monkeypatch.context() as patch:
+            patch.setattr(core.group_changes, "mark", refused)
+            for _ in range(2):
+                with pytest.raises(TroveError, match="DISK_FULL"):
+                    await held(locks, "one", [0])
+        assert await held(locks, "one", [0]) == [0]
+    async with opened_broker(files.after_process_kill(), core.now_ms) as core:
+        assert await held(locks_of(core), "two", [0]) == []

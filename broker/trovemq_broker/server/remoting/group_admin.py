@@ -22,7 +22,11 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.json_text import json_text
 from trovemq_store.engine.steps import Steps
-from trovemq_store.topics.subscription_groups import RETRY_MAX_DEFAULT, SubscriptionGroup
+from trovemq_store.topics.subscription_groups import (
+    QUEUE_LOCKS_ATTRIBUTE,
+    RETRY_MAX_DEFAULT,
+    SubscriptionGroup,
+)
 
 GROUPS_AT_ONCE_MAX: Final = 1_000
 GROUPS_STEP: Final = 128
@@ -83,7 +87,7 @@ class GroupAdmin:
     def one(self, request: Request) -> None:
         """GET_SUBSCRIPTIONGROUP_CONFIG."""
         group = self._core.groups.require(request.fields.text("group"))
-        request.answer(body=json_text(group.to_json({})))
+        request.answer(body=json_text(_shown(group)))
 
     def all(self, request: Request) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all, or a page of them."""
@@ -111,8 +115,13 @@ class GroupAdmin:
             if number % GROUPS_STEP == 0:
                 yield
             if (group := self._core.groups.get(name)) is not None:
-                table[name] = msgspec.Raw(json_text(group.to_json({})))
+                table[name] = msgspec.Raw(json_text(_shown(group)))
         return len(names), table
+
+
+def _shown(group: SubscriptionGroup) -> JsonData:
+    attributes = {name: text for name, text in group.attributes.items() if name != QUEUE_LOCKS_ATTRIBUTE}
+    return {**group.to_json({}), "attributes": attributes}
 
 
 def _wanted(value: Mapping[str, object]) -> SubscriptionGroup:

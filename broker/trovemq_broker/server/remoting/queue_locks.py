@@ -3,7 +3,10 @@
 Invariants
 - A queue of a group has one holder, a client id. It holds the lock for LOCK_MS after it has asked last.
 - A member that leaves, or whose connection is lost, holds none. (RocketMQ's broker keeps it for 60 s.)
-- The leader of a replica group gives none while a member may still hold one by the leader before.
+- A lock is given when a record of it is durable (lock_records.py). So the next leader of a replica group, and
+  this broker after a restart, know the holders: each continues at once, and others wait until the holder
+  does not trust its lock any more.
+- The leader of a replica group gives none while the leader before may still give some.
 - There are LOCKS_MAX locks at most; expired ones go first.
 """
 
@@ -14,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from trovemq_broker.server.remoting.lock_records import Holders, LockRecords
 from trovemq_daemon.remoting.request import Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -21,6 +25,8 @@ from trovemq_proto.positions import EpochMs, QueueId
 from trovemq_proto.remoting.json_text import json_text
 
 LOCK_MS: Final = 60_000
+TRUST_MS: Final = 30_000
+"""A client does not trust a lock any more when it was not renewed for so long."""
 LOCKS_MAX: Final = 262_144
 EXPIRY_MS: Final = 1_000
 QUEUES_MAX: Final = 16_384  # of one request
@@ -55,9 +61,17 @@ class QueueLocks:
     """`check(request, group)`: raises TroveError while this broker may not deliver in order, or the group may
     not have the client."""
 
-    def __init__(self, clock_ms: Callable[[], EpochMs], check: Callable[[Request, str], None]) -> None:
+    def __init__(
+        self,
+        clock_ms: Callable[[], EpochMs],
+        check: Callable[[Request, str], None],
+        records: LockRecords | None = None,
+    ) -> None:
         self._clock_ms = clock_ms
         self._check = check
+        self._records = records
+        self._read: set[str] = set()
+        """The groups whose recorded locks are known."""
         self._locks: dict[_Key, _Lock] = {}
         self._of_client: dict[tuple[str, str], set[_Key]] = {}
         """The locks by group and client id."""
@@ -69,24 +83,38 @@ class QueueLocks:
     def lock(self, request: Request) -> None:
         """The answer has the queues that the client holds now. TroveError of `check`: it asks again."""
         data = read_locks(request)
-        self._check(request, data.consumer_group)
-        now_ms = self._clock_ms()
+        group, now_ms = data.consumer_group, self._clock_ms()
+        self._check(request, group)
+        self._read_records(group, now_ms)
         held = [one for one in data.mq_set if self._take(data, one, now_ms)]
-        request.answer(body=json_text({"lockOKMQSet": held}))
+        if self._records is not None and self._records.lacks(group):
+            request.run(self._answer_later(request, self._records, group, held))
+        else:
+            _answer(request, held)
+
+    async def _answer_later(
+        self, request: Request, records: LockRecords, group: str, held: list[LockedQueue]
+    ) -> None:
+        await records.save(group)
+        _answer(request, held)
 
     def unlock(self, request: Request) -> None:
         data = read_locks(request)
+        self._read_records(data.consumer_group, self._clock_ms())
         for one in data.mq_set:
             key = (data.consumer_group, one.topic, QueueId(one.queue_id))
             found = self._locks.get(key)
             if found is not None and found.client_id == data.client_id:
                 self._remove(key)
+        self._record_soon(data.consumer_group)
         request.answer()
 
     def release(self, group: str, client_id: str) -> None:
         """The member has left."""
-        for key in self._of_client.pop((group, client_id), ()):
-            del self._locks[key]
+        self._read_records(group, self._clock_ms())
+        for key in list(self._of_client.get((group, client_id), ())):
+            self._remove(key)
+        self._record_soon(group)
 
     def holds(self, group: str, topic: str, queue_id: QueueId, client_id: str) -> bool:
         found = self._locks.get((group, topic, queue_id))
@@ -106,11 +134,42 @@ class QueueLocks:
         if found is None or found.client_id != data.client_id:
             if found is not None:
                 self._remove(key)
-            self._of_client.setdefault((data.consumer_group, data.client_id), set()).add(key)
-        self._locks[key] = _Lock(data.client_id, now_ms + LOCK_MS)
+            self._note_changed(data.consumer_group)
+        self._hold(key, data.client_id, now_ms + LOCK_MS)
         return True
 
+    def _hold(self, key: _Key, client_id: str, until_ms: int) -> None:
+        self._of_client.setdefault((key[0], client_id), set()).add(key)
+        self._locks[key] = _Lock(client_id, until_ms)
+
+    # --- records ----------------------------------------------------------------------------------------
+    def of_group(self, group: str) -> Holders:
+        """The queues that each client holds."""
+        return {
+            client_id: [(topic, queue_id) for _, topic, queue_id in sorted(keys)]
+            for (name, client_id), keys in self._of_client.items()
+            if name == group
+        }
+
+    def _read_records(self, group: str, now_ms: EpochMs) -> None:
+        if self._records is None or group in self._read:
+            return
+        self._read.add(group)
+        for client_id, queues in self._records.holders(group).items():
+            for topic, queue_id in queues:
+                self._hold((group, topic, queue_id), client_id, now_ms + TRUST_MS)
+
+    def _note_changed(self, group: str) -> None:
+        if self._records is not None:
+            self._records.note_changed(group)
+
+    def _record_soon(self, group: str) -> None:
+        """No client waits for the record: without it the others wait longer, once."""
+        if self._records is not None and self._records.lacks(group):
+            self._records.save_soon(group)
+
     def _remove(self, key: _Key) -> None:
+        self._note_changed(key[0])
         held_by = (key[0], self._locks.pop(key).client_id)
         held = self._of_client[held_by]
         held.discard(key)
@@ -124,6 +183,10 @@ class QueueLocks:
         self._expired_ms = now_ms
         for key in [key for key, one in self._locks.items() if one.until_ms <= now_ms]:
             self._remove(key)
+
+
+def _answer(request: Request, held: list[LockedQueue]) -> None:
+    request.answer(body=json_text({"lockOKMQSet": held}))
 
 
 def read_locks(request: Request) -> LockData:

@@ -10,6 +10,7 @@ from trovemq_broker.server.remoting.broker_admin import BrokerAdmin, Surrounding
 from trovemq_broker.server.remoting.client_commands import PassedOn
 from trovemq_broker.server.remoting.connections import Connections
 from trovemq_broker.server.remoting.group_admin import GroupAdmin
+from trovemq_broker.server.remoting.lock_records import LockRecords
 from trovemq_broker.server.remoting.members import Members
 from trovemq_broker.server.remoting.native_calls import NativeCalls
 from trovemq_broker.server.remoting.offsets import Offsets
@@ -78,7 +79,9 @@ class RemotingService:
             if (check := core.delivery.check_delivery) is not None:
                 check(in_order=True)
 
-        locks = QueueLocks(core.clock_ms, check_order)
+        records = LockRecords(core)
+        locks = QueueLocks(core.clock_ms, check_order, records)
+        records.present = locks.of_group
         self.members.on_gone = locks.release
         return {
             RequestCode.SEND_MESSAGE: sends.send,
