@@ -3,7 +3,7 @@
 Invariants
 - Nothing below the known commit offset is cut.
 - Bytes are appended as they are: a follower gives no queue offset, no physical offset and no store time.
-- Appended bytes are dispatched from the log (Dispatcher.unoffered_end), up to the commit limit and no
+- Appended bytes are dispatched as those of the log (Dispatcher.unoffered_end), up to the commit limit and no
   further, and the records of an atomic transaction together.
 """
 
@@ -22,6 +22,7 @@ from trovemq_store.engine.appending import StoreAppending
 from trovemq_store.engine.opening import IndexFileNames, OpenedStore
 from trovemq_store.files.guarded import GuardedFileSystem
 from trovemq_store.index.dispatcher import UNLIMITED
+from trovemq_store.log.projection import DispatchBatch
 from trovemq_store.log.raw_append import append_raw
 from trovemq_store.log.record_repair import RepairWork, repair_of
 from trovemq_store.replica.epochs import Epochs
@@ -53,7 +54,8 @@ class StoreReplica(StoreAppending):
             records = append_raw(self._log, physical_offset, data, unused)
             self._unoffered_ends = None
             self._next_offsets.clear()  # others gave the offsets after these
-            self._dispatcher.leave_unoffered(self._log.end)
+            end = self._log.end
+            self._dispatcher.leave_unoffered(end, DispatchBatch(records, physical_offset, end))
             if len(records):
                 self._note_times(records, physical_offset)
         except TroveError:

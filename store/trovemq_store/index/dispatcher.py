@@ -8,6 +8,7 @@ third.
 
 Records that came from another node, and those that a start found above the commit limit, were not offered:
 they lie in [position, unoffered_end) of the log, and are read from there before any batch that was offered.
+The last ones of another node may be at hand still (kept_runs.py).
 
 Invariants
 - Batches are applied in log order and nothing is skipped: a batch that a consume queue could not take stays
@@ -31,6 +32,7 @@ from trovemq_proto.records.batch import RecordBatch
 from trovemq_store.files.files import StorageError
 from trovemq_store.index.deferred_records import DeferredRecords
 from trovemq_store.index.index_file import FileWantedError
+from trovemq_store.index.kept_runs import KeptRuns
 from trovemq_store.index.undispatched import whole_batches
 from trovemq_store.log.projection import DispatchBatch, Projection
 from trovemq_store.topics.deletions import TopicDeletions
@@ -77,6 +79,7 @@ class Dispatcher:
         """Called with each batch before it is applied: its records may delete topics."""
         self.unoffered_end = LOG_ORIGIN
         """Below it, records that are not applied are read from the log."""
+        self._kept: Final = KeptRuns()
         self.pending_bytes = 0
         self.failures = 0
         self.index_later = False
@@ -103,13 +106,18 @@ class Dispatcher:
             return True
         return self.position < min(self.unoffered_end, physical_offset)
 
-    def leave_unoffered(self, end: PhysicalOffset) -> None:
-        """The log now ends at `end`, and its records after `position` are to be read from it."""
+    def leave_unoffered(self, end: PhysicalOffset, last: DispatchBatch | None = None) -> None:
+        """The log now ends at `end`, and its records after `position` are to be read from it. last: those
+        that were just appended, with their bytes."""
         assert end >= self.unoffered_end, "the log only grows"
         assert end >= self.position, "applied records are in the log"
         self._pending.clear()
         self.pending_bytes = 0
         self.unoffered_end = end
+        if last is None:
+            self._kept.clear()
+        else:
+            self._kept.add(last)
 
     def unoffered(self) -> Iterator[DispatchBatch]:
         """The records of [position, unoffered_end), with those of deleted topics marked."""
@@ -137,18 +145,32 @@ class Dispatcher:
     def _dispatch_unoffered(self, visible_end: PhysicalOffset, on_visible: OnVisible | None) -> None:
         """Applies the records of [position, unoffered_end) that end at or before `visible_end`."""
         assert self.position < self.unoffered_end, "the log has records that were not offered"
-        end, stop = self.unoffered_end, min(visible_end, self.unoffered_end)
+        stop = min(visible_end, self.unoffered_end)
         if stop <= self.position:
             return
+        end = self.unoffered_end if self._kept.begin is None else self._kept.begin
+        if self.position < end:
+            self._dispatch_from_log(min(stop, end), end, on_visible)
+        if self._kept.begin == self.position:
+            for batch in self._kept.below(stop):
+                self.apply(batch)
+                if on_visible is not None and len(batch.records):
+                    on_visible(batch)
+        assert self.position <= stop, "no record above the visible end is applied"
+
+    def _dispatch_from_log(
+        self, stop: PhysicalOffset, end: PhysicalOffset, on_visible: OnVisible | None
+    ) -> None:
+        """Applies the records of [position, end) that end at or before `stop`."""
         # A little more than is applied, because a record at `stop` says that the one before it is whole.
-        runs = self._read_log(self.position, end, min(UNOFFERED_BYTES, stop - self.position))
+        size_max = min(UNOFFERED_BYTES, stop - self.position)
+        runs = self._read_log(self.position, self.unoffered_end, size_max)
         for batch in whole_batches(runs, stop, followed=bool(self._pending)):
             self.apply(batch)
             if on_visible is not None:
                 on_visible(batch)
         if self.position < stop == end and not any(True for _ in self._read_log(self.position, end, 1)):
             self.apply(DispatchBatch(NO_RECORDS, end, end))  # there is only a blank, or damage
-        assert self.position <= stop, "no record above the visible end is applied"
 
     def apply(self, batch: DispatchBatch) -> None:
         """Applies the run at `position` to every projection that is up to date."""

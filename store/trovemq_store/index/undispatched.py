@@ -35,7 +35,7 @@ def whole_batches(
             held = None
         whole = run if held is None else _joined(held, run)
         below = records_below(whole, end)
-        count = _count_whole(below)
+        count = count_whole(below)
         if count:
             yield _owned(_part(below, 0, count))
         if len(below.records) < len(whole.records):
@@ -50,7 +50,7 @@ def _count_below(run: DispatchBatch, end: PhysicalOffset) -> int:
     return int(np.searchsorted(ends, end, "right"))
 
 
-def _count_whole(run: DispatchBatch) -> int:
+def count_whole(run: DispatchBatch) -> int:
     """The number of records before an atomic transaction that continues after the last record."""
     records = run.records
     last = len(records) - 1
