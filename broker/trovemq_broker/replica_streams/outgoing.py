@@ -15,7 +15,7 @@ from collections import deque
 from zlib_ng.zlib_ng import crc32
 
 from trovemq_broker.replication.frames import (
-    FRAME_BYTES_MAX,
+    SENT_BYTES_MAX,
     Data,
     Heartbeat,
     LeaderFrame,
@@ -90,7 +90,7 @@ class Outgoing:
         parts, size, last = [first.data], len(first.data), first
         while self._log and not last.blank:
             one = self._log[0]
-            if not isinstance(one, Data) or size + len(one.data) > FRAME_BYTES_MAX:
+            if not isinstance(one, Data) or size + len(one.data) > SENT_BYTES_MAX:
                 break
             assert one.offset == last.end, "frames of the log continue each other"
             self._log.popleft()

@@ -28,6 +28,9 @@ NowMs: TypeAlias = int
 
 FRAME_BYTES_MAX: Final = 1 << 20
 """Of a frame with several records; a larger record has a frame alone."""
+SENT_BYTES_MAX: Final = 768 << 10
+"""Of such a frame that is sent. From a MiB on, its memory comes from the system and goes back each time:
+that takes half of a frame's time again."""
 NODES_MAX: Final = MEMBERS_MAX
 
 

@@ -13,6 +13,8 @@ Invariants
 - A follower has at most WINDOW_BYTES, and one frame, that it has not reported.
 - A copy that catches up is sent `catch_up_bytes_per_s` at most. One of a set that counts, or that lacks no
   more than a window, is never held.
+- One that lacks more than a window is sent one frame at a time, of CATCH_UP_BYTES_MAX; the next input or tick
+  sends the next, so that producers are served between two.
 - A commit travels with data. A heartbeat for it alone is sent only to a follower that has answered the one
   before: one that reads nothing collects a heartbeat each HEARTBEAT_MS.
 """
@@ -27,7 +29,7 @@ from zlib_ng.zlib_ng import crc32
 
 from trovemq_broker.replication.commit import CommitOffset
 from trovemq_broker.replication.frames import (
-    FRAME_BYTES_MAX,
+    SENT_BYTES_MAX,
     Data,
     Epoch,
     Heartbeat,
@@ -53,7 +55,10 @@ from trovemq_store.replica.epochs import Epochs
 WINDOW_BYTES: Final = 16 << 20
 HEARTBEAT_MS: Final = 500
 CATCH_UP_AHEAD_MS: Final = 100
-"""A copy that catches up is sent the data of this time at once."""
+"""A copy that catches up may be this far ahead of its rate."""
+CATCH_UP_BYTES_MAX: Final = 256 << 10
+"""Of a frame to a copy that lacks more than a window: read and written it costs the loop a quarter of a
+millisecond."""
 COMMIT_MS: Final = 2
 """So long a moved commit waits for data to travel with, before a heartbeat carries it."""
 
@@ -161,7 +166,7 @@ class Leader:
         self._commit_due_ms: NowMs | None = None
         """Then the followers that do not know the commit are sent it."""
         self._held_until_ms: NowMs | None = None
-        """Then a copy that catches up may be sent more."""
+        """Then a copy that catches up is sent more."""
         self._counted: list[Peer] | None = None
         """The followers that a commit waits for; None: to be found again."""
         self._peers: dict[Node, Peer] = {
@@ -521,13 +526,18 @@ class Leader:
         frames: list[LeaderAction] = []
         log, end = self._log, self._log.end
         while peer.sent < end and peer.sent - peer.end < WINDOW_BYTES and not self._is_held(peer, now_ms):
+            is_behind = end - peer.sent > WINDOW_BYTES
+            if is_behind and frames:
+                self._held_until_ms = now_ms
+                break
             frame = made.get(peer.sent)
             if frame is None:
-                size_max = min(FRAME_BYTES_MAX, self._epoch_end_after(peer.sent) - peer.sent)
+                size_max = CATCH_UP_BYTES_MAX if is_behind else SENT_BYTES_MAX
+                size_max = min(size_max, self._epoch_end_after(peer.sent) - peer.sent)
                 data, blank = log.read(peer.sent, size_max)
                 frame = Data(self.epoch, peer.sent, self.commit, data, crc32(data), blank)
                 made[peer.sent] = frame
-            if end - peer.sent > WINDOW_BYTES:
+            if is_behind:
                 self._pay(peer, len(frame.data), now_ms)
             peer.sent, peer.commit_sent = frame.end, frame.commit
             frames.append(Send(peer.stream, frame))

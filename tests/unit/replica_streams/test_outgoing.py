@@ -9,7 +9,7 @@ import pytest
 
 from trovemq_broker.replica_streams.outgoing import Outgoing
 from trovemq_broker.replication.frames import (
-    FRAME_BYTES_MAX,
+    SENT_BYTES_MAX,
     Data,
     Heartbeat,
     Identity,
@@ -82,11 +82,11 @@ def test_frames_of_earlier_epochs_stay_apart() -> None:
 
 def test_a_joined_frame_is_no_larger_than_a_frame() -> None:
     outgoing = Outgoing(10, LOG_ORIGIN)
-    half = FRAME_BYTES_MAX // 2
+    half = SENT_BYTES_MAX // 2
     for number in range(3):
         outgoing.put(data(number * half, half))
     sizes = [len(frame.data) for frame in sent(outgoing) if isinstance(frame, Data)]
-    assert sizes == [FRAME_BYTES_MAX, half]
+    assert sizes == [SENT_BYTES_MAX, half]
 
 
 def test_too_many_frames_are_refused() -> None:

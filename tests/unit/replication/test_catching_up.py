@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -21,7 +22,8 @@ FRAME = 500
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     """Leader a and follower b, which has all, and 100,000 bytes that c lacks."""
     monkeypatch.setattr(leader_module, "WINDOW_BYTES", WINDOW)
-    monkeypatch.setattr(leader_module, "FRAME_BYTES_MAX", FRAME)
+    for name in ("SENT_BYTES_MAX", "CATCH_UP_BYTES_MAX"):
+        monkeypatch.setattr(leader_module, name, FRAME)
     made = Group(A, B)
     made.leader.settings = replace(made.leader.settings, catch_up_bytes_per_s=RATE)
     made.hello(1, B)
@@ -88,3 +90,20 @@ def test_without_a_limit_the_window_alone_counts(group: Group) -> None:
     while 100 + sent(group, 2) < group.log.end:
         group.report(2, 100 + sent(group, 2))
     assert group.leader.next_tick_ms == 0
+
+
+def test_a_copy_that_is_far_behind_gets_one_frame_at_a_time(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers are served between two frames; the window is filled all the same."""
+    monkeypatch.setattr(leader_module, "CATCH_UP_BYTES_MAX", FRAME // 2)
+    group.leader.settings = replace(group.leader.settings, catch_up_bytes_per_s=0)
+    group.take(group.leader.tick(1), 1)
+    group.hello(2, C, end=100, now_ms=1)
+    sizes = [sent(group, 2)]
+    while sizes[-1] < WINDOW:
+        assert group.leader.next_tick_ms <= 1, "the next frame is due"
+        group.take(group.leader.tick(1), 1)
+        sizes.append(sent(group, 2))
+    assert max(after - before for before, after in pairwise([0, *sizes])) <= FRAME
+    assert group.leader.next_tick_ms > 1, "it waits for a report"
