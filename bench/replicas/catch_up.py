@@ -47,17 +47,22 @@ class CaughtUp:
 
 
 def measure(report: Report, directory: Path, say: Callable[[str], None], *, rounds: int, quick: bool) -> None:
-    size = SIZE // (8 if quick else 1)
-    with our_nodes(directory / "nodes", NODES, synced=False) as nodes:
-        leader, joining = nodes[0], nodes[-1]
-        with sync.connect(leader.address) as client:
-            joining.stop()
-            _fill(client, leader, size)
-            found = []
-            for number in range(1, rounds + 1):
-                found.append(_round(client, leader, joining, directory))
-                say(f"catching up, {number} of {rounds}: {found[-1].copied / 1e6:,.0f} MB/s")
-    case = "catching up"
+    """With the rate to which a leader limits it by default, and without a limit."""
+    for name, settings in (("catching up", ()), ("catching up, no limit", ("catch_up_bytes_per_s=0",))):
+        with our_nodes(directory / name.replace(" ", "-"), NODES, synced=False, settings=settings) as nodes:
+            leader, joining = nodes[0], nodes[-1]
+            with sync.connect(leader.address) as client:
+                joining.stop()
+                _fill(client, leader, SIZE // (2 if quick else 1))
+                found = []
+                for number in range(1, rounds + 1):
+                    found.append(_round(client, leader, joining, directory))
+                    say(f"{name}, {number} of {rounds}: {found[-1].copied / 1e6:,.0f} MB/s")
+        _report(report, name, found)
+        shutil.rmtree(leader.store.parent)
+
+
+def _report(report: Report, case: str, found: Sequence[CaughtUp]) -> None:
     report.add(f"{case}: a new node's copy", median(one.copied for one in found) / 1e6, "MB/s")
     report.add(f"{case}: a copy by a program", median(one.disk for one in found) / 1e6, "MB/s")
     rate = median(one.copied / one.disk for one in found)

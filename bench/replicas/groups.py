@@ -101,12 +101,15 @@ class Node(DaemonProcess):
 
 
 @contextmanager
-def our_nodes(directory: Path, count: int, *, synced: bool) -> Iterator[list[Node]]:
+def our_nodes(
+    directory: Path, count: int, *, synced: bool, settings: Sequence[str] = ()
+) -> Iterator[list[Node]]:
     """The nodes of a new group, the leader first, when all are in sync. With one: a broker without copies."""
     nodes = [Node(f"node-{number}", directory / f"node-{number}", synced=synced) for number in range(count)]
     with ExitStack() as stack:
         for node in nodes:
             stack.callback(node.close)
+            node.settings += settings
             if count > 1:
                 node.join(nodes)
             node.start(wait=False)

@@ -49,9 +49,10 @@ ABOUT: Final = (
     "- Processor: of the servers' threads, for a message, with their work within half a second\n"
     "  after the last acknowledgement. Of the nodes that follow, the mean.\n"
     "- Catching up: a node with an empty store joins a leader whose log has 1 GiB, async flush, from its\n"
-    "  first record to the leader's end at its start. Beside it a client sends 200 messages a second to the\n"
-    "  leader; the copies that acknowledge are the two others. Of a copy of as many bytes by a program:\n"
-    "  pieces of 1 MiB read and written, and one sync at the end.\n\n"
+    "  first record to the leader's end at its start; at the leader's default rate (100 MB/s), and without\n"
+    "  a limit. Beside it a client sends 200 messages a second to the leader; the copies that acknowledge\n"
+    "  are the two others. Of a copy of as many bytes by a program: pieces of 1 MiB read and written, and\n"
+    "  one sync at the end.\n\n"
 )
 
 Section = Callable[["Bench"], None]
