@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from trovemq_broker.daemon.replica import consumers_copy
 from trovemq_broker.daemon.replica.consumers_copy import EVERY_S, FIRST_S, ConsumersCopy, part_of
 from trovemq_broker.groups.delivery.delivery import DeliveryState
 from trovemq_broker.replication.frames import Offset
-from trovemq_broker.server.wire.replica_frames import ConsumersPart
+from trovemq_broker.server.wire.replica_frames import NUMBER_MAX, ConsumersPart
 from trovemq_broker.state.consumer_state import SNAPSHOT_PATH, ConsumerSnapshot
 from trovemq_broker.timers.timers import TimersState
 from trovemq_broker.transactions.transaction_log import TransactionsState
@@ -19,6 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.events.snapshot import SnapshotFile
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.real import RealFileSystem
 
 pytestmark = pytest.mark.asyncio
 
@@ -129,3 +131,14 @@ async def test_it_is_looked_for_often_until_there_is_one() -> None:
     await asyncio.gather(running, waiting, return_exceptions=True)
     assert slept == [FIRST_S, FIRST_S, FIRST_S, EVERY_S]
     assert nodes.copied
+
+
+async def test_a_part_beyond_the_end_of_the_state_ended_the_call(tmp_path: Path) -> None:
+    """A hostile node asks for it, or one that began with a state which a shorter one has replaced."""
+    nodes, files = Nodes(), RealFileSystem(tmp_path)
+    content = nodes.save(900)
+    files.write_atomic(SNAPSHOT_PATH, content)
+    whole = part_of(files, 0, 0)
+    assert whole == ConsumersPart(len(content), whole.crc, content)
+    for offset in (len(content), len(content) + 1, NUMBER_MAX):
+        assert part_of(files, 0, offset) == ConsumersPart(len(content), whole.crc)

@@ -58,7 +58,8 @@ def part_of(files: FileSystem, known: int, offset: int) -> ConsumersPart:
         crc = crc_of(file.read(0, min(_HEAD_BYTES, file.size)))
         if crc in (0, known):
             return ConsumersPart()
-        return ConsumersPart(file.size, crc, file.read(offset, min(offset + PART_BYTES, file.size)))
+        begin = min(offset, file.size)  # the caller may have begun with a state that was longer
+        return ConsumersPart(file.size, crc, file.read(begin, min(begin + PART_BYTES, file.size)))
     finally:
         file.close()
 
