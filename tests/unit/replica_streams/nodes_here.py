@@ -356,6 +356,8 @@ class NodeHere:
         return self.log.records_at(offset, min(size_max, self.state.commit - offset))
 
     async def read_consumers(self, epoch: Epoch, known: int, offset: int) -> ConsumersPart:
+        if epoch != self.leading().leader.epoch:
+            raise TroveError(errors.EPOCH_STALE)
         return ConsumersPart()
 
     # --- for tests ------------------------------------------------------------------------------------
