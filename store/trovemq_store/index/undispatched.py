@@ -54,7 +54,9 @@ def count_whole(run: DispatchBatch) -> int:
     """The number of records before an atomic transaction that continues after the last record."""
     records = run.records
     last = len(records) - 1
-    if last < 0 or last not in marked_records(records):
+    if last < 0 or not marked_records(
+        RecordBatch(records.data, records.positions[last:], records.sizes[last:])
+    ):
         return last + 1
     mark = read_mark(records, last, run.offset_of(last))
     if mark is None or mark.number == mark.record_count - 1:
