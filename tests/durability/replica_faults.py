@@ -7,6 +7,7 @@ from typing import Final
 from tests.durability.planted import Planted
 
 COMMIT_LIMIT: Final = "tests/unit/engine/test_commit_limit.py::"
+KEPT: Final = "tests/unit/index/test_kept_runs.py::"
 CUTS: Final = "tests/unit/replica/test_truncation.py::"
 CRASHES: Final = "tests/durability/test_truncation_crashes.py::"
 EPOCHS: Final = "tests/unit/replica/test_epochs.py::"
@@ -84,9 +85,23 @@ REPLICA_FAULTS: Final = (
     Planted(
         "a follower shows half of a transaction",
         "store/trovemq_store/index/undispatched.py",
-        "        count = _count_whole(below)\n",
+        "        count = count_whole(below)\n",
         "        count = len(below.records)\n",
         (f"{COMMIT_LIMIT}test_half_of_a_transaction_was_visible_at_a_limit_inside",),
+    ),
+    Planted(
+        "half of a transaction in a kept frame becomes visible",
+        "store/trovemq_store/index/kept_runs.py",
+        "                count = count_whole(records_below(run, end))\n",
+        "                count = len(records_below(run, end).records)\n",
+        (f"{KEPT}test_half_of_a_kept_transaction_was_visible",),
+    ),
+    Planted(
+        "a frame that ends within a transaction is kept",
+        "store/trovemq_store/index/kept_runs.py",
+        " or not (follows and self._whole)",
+        "",
+        (f"{KEPT}test_a_frame_with_a_part_of_a_transaction_is_read_again[2]",),
     ),
     Planted(
         "a raw append of records of another place",

@@ -60,6 +60,18 @@ def test_frames_around_a_blank_are_not_read_again() -> None:
     assert bodies(store) == leader.visible_below(ends[-1])
 
 
+def test_half_of_a_kept_transaction_was_visible() -> None:
+    leader = sent([1])
+    leader.transact(4)
+    ends = leader.record_ends
+    store = follower(MemoryFileSystem())
+    copy(leader.store, store, cuts=[ends[0]])
+    assert reads(store, ends[0]) > 0
+    for limit in ends[1:]:
+        assert reads(store, limit) == 0
+        assert bodies(store) == leader.visible_below(limit)
+
+
 @pytest.mark.parametrize("cut", [2, 5])
 def test_a_frame_with_a_part_of_a_transaction_is_read_again(cut: int) -> None:
     leader = sent([1])
