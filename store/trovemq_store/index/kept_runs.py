@@ -1,7 +1,7 @@
 """Runs of records that another node's frames brought, kept until they may be applied: so they are neither
 read from the log again nor copied, and their columns are those of the check before the append.
 
-It is a part of the log's end only: what is missing here is read from the log.
+They are a part of the log's end only: records that are missing here are read from the log.
 
 Invariants
 - The runs continue each other, and lie at the end of the log. Each begins with its first record.
@@ -53,7 +53,7 @@ class KeptRuns:
         self._size = 0
 
     def below(self, end: PhysicalOffset) -> Iterator[DispatchBatch]:
-        """What lies below `end`; each batch leaves when the next one is asked for."""
+        """The runs below `end`, as far as they are whole; each leaves when the next one is asked for."""
         while self._runs and self._runs[0].physical_offset < end:
             run, rest = self._runs[0], None
             if run.end > end:

@@ -1,5 +1,5 @@
 """The single calls of ReplicationService by a raw client, with wrong bytes, names, epochs and places: the
-answer names the error, nothing changes, and the follower goes on."""
+answer names the error, nothing changes, and the follower continues."""
 
 from __future__ import annotations
 
