@@ -82,7 +82,7 @@ BUGS = (
     Planted(
         "events after the snapshot are not replayed",
         "broker/trovemq_broker/state/consumer_state.py",
-        "        self._replay(state.event_offset)",
+        "        self._replay(state.event_offset, state.log_end)",
         "        pass",
         (
             f"{ENGINE}test_consumer_state_opening.py::test_after_a_kill_the_events_after_the_snapshot_are_replayed",

@@ -15,6 +15,7 @@ from trovemq_broker.fetch.offsets import OffsetKeeper, ResetTarget
 from trovemq_broker.maintenance.background import persist_offsets
 from trovemq_broker.maintenance.table_files import TableFiles
 from trovemq_broker.server.core.broker_core import BrokerCore
+from trovemq_broker.server.remoting.members import Members
 from trovemq_broker.server.remoting.offsets import Offsets
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -233,8 +234,8 @@ async def test_a_trim_during_a_topics_deletion_brought_back_offsets() -> None:
 async def test_one_way_offsets_of_many_queues_were_a_record_and_a_sync_each() -> None:
     bench = Bench()
     bench.synced.set()
-    core = cast(BrokerCore, SimpleNamespace(offsets=bench.keeper))
-    offsets = Offsets(core)
+    core = cast(BrokerCore, SimpleNamespace(offsets=bench.keeper, kinds=SimpleNamespace()))
+    offsets = Offsets(core, Members(core))
     for queue_id in range(QUEUES):
         offsets.store_soon("g", "orders", QueueId(queue_id), QueueOffset(queue_id + 1))
     offsets.store_soon("g", "missing", QueueId(0), QueueOffset(1))

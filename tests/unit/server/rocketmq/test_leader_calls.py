@@ -225,7 +225,7 @@ async def test_a_route_has_the_leader_s_address_first(dialled: str) -> None:
     """Also for a client that came by another node. A name cannot stand beside an IP address."""
     nodes = [Address("10.0.0.2", 8_081), Address("third.example", 8_081)]
     leader = leading()
-    made = RocketmqService(leader.parts, nodes=lambda: nodes)
+    made = RocketmqService(leader.parts, nodes=lambda _by_tls: nodes)
     handler = grpc_form(made.messaging_handlers()["QueryRoute"])
     came_by = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host=dialled, port=8_081)])
     request = service.QueryRouteRequest(topic=v2.Resource(name="t"), endpoints=came_by)
