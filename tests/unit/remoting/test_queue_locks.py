@@ -192,3 +192,14 @@ async def test_a_lock_was_given_though_its_record_failed(monkeypatch: pytest.Mon
         assert await held(locks, "one", [0]) == [0]
     async with opened_broker(files.after_process_kill(), core.now_ms) as core:
         assert await held(locks_of(core), "two", [0]) == []
+
+
+@pytest.mark.asyncio
+async def test_names_of_groups_that_do_not_exist_stayed_in_memory() -> None:
+    async with opened_broker(MemoryFileSystem()) as core:
+        locks = locks_of(core)
+        for number in range(5):
+            locks.unlock(request(f"group-{number}", "one", [0]))
+        assert locks._read == set()
+        await held(locks, "one", [0])
+        assert locks._read == {"readers"}

@@ -33,6 +33,10 @@ class LockRecords:
         self._writing: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def has(self, group: str) -> bool:
+        """Whether there is such a group."""
+        return group in self._core.groups
+
     def holders(self, group: str) -> Holders:
         """As they were recorded last."""
         found = self._core.groups.get(group)

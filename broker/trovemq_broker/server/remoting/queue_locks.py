@@ -152,8 +152,8 @@ class QueueLocks:
         }
 
     def _read_records(self, group: str, now_ms: EpochMs) -> None:
-        if self._records is None or group in self._read:
-            return
+        if self._records is None or group in self._read or not self._records.has(group):
+            return  # names of groups that do not exist have no limit
         self._read.add(group)
         for client_id, queues in self._records.holders(group).items():
             for topic, queue_id in queues:
