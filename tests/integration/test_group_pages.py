@@ -158,5 +158,8 @@ def test_a_lost_etcd_and_then_all_copies_in_sync(tmp_path: Path) -> None:
                 assert time.monotonic() < ends, "the lease has ended"
                 time.sleep(0.2)
             assert said[0] == 0, said
-            assert nodes.until_led("c") is third
+            shutil.rmtree(tmp_path / "a")
+            ran(third.address, "trovemq cluster replace a --yes")  # alone it serves no client
+            nodes.start("a", etcd)
+            assert nodes.until_led("ac") is third
             assert stored(third.address) == sent
