@@ -21,22 +21,55 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from trovemq_broker.admin.group_changes import GroupChanges
+from trovemq_broker.fetch.offsets import OffsetKeeper
+from trovemq_broker.groups.delivery.delivery import Delivery
+from trovemq_broker.maintenance.consumer_tasks import TimerTask
+from trovemq_broker.produce.append import Appender
+from trovemq_broker.produce.group_commit import GroupCommit
+from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.timers.timers import Timers
 from trovemq_daemon.logging import get_logger
+from trovemq_daemon.turns import Turns
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import EpochMs
+from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.fault_points import fault_point
-from trovemq_store.topics.subscription_groups import OWN_OFFSETS_ATTRIBUTE
+from trovemq_store.topics.subscription_groups import OWN_OFFSETS_ATTRIBUTE, SubscriptionGroups
 
-if TYPE_CHECKING:
-    from trovemq_broker.server.core.broker_core import BrokerCore
+
+class Core(Protocol):
+    """The parts of the broker that a conversion needs."""
+
+    appender: Appender
+    group_changes: GroupChanges
+    group_commit: GroupCommit
+    offsets: OffsetKeeper
+    registry: ClientRegistry
+
+    @property
+    def clock_ms(self) -> Callable[[], EpochMs]: ...
+    @property
+    def delivery(self) -> Delivery: ...
+    @property
+    def groups(self) -> SubscriptionGroups: ...
+    @property
+    def store(self) -> MessageStore: ...
+    @property
+    def timer_task(self) -> TimerTask: ...
+    @property
+    def timers(self) -> Timers: ...
+    @property
+    def turns(self) -> Turns: ...
 
 
 class GroupKinds:
     """For use on the event loop only."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._converting: dict[str, asyncio.Task[None]] = {}
         self.has_remoting_members: Callable[[str], bool] = lambda _group: False
