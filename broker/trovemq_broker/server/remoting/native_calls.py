@@ -67,6 +67,10 @@ class CallContext:
     def auth_context(self) -> Mapping[str, tuple[bytes, ...]]:
         return TLS_SECURITY if self._connection.is_secure else {}
 
+    def time_remaining(self) -> float | None:
+        """Unknown: requests of remoting name no deadline."""
+        return None
+
 
 class NativeCalls:
     """`admission`: set by the daemon, where callers are authenticated."""
