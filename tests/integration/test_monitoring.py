@@ -24,6 +24,7 @@ from tests.support.broker_process import running_broker
 from tests.support.prometheus_here import Programs, Prometheus, programs, running
 from trovemq import GroupSettings, TransactionResolution
 from trovemq.testing import NameserverProcess, free_port
+from trovemq_broker.cluster.remoting_relay import RelaysCollector, RemotingRelay
 from trovemq_broker.daemon.replica.election_figures import ElectionFigures
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures
 from trovemq_broker.replication.status import NodeStatus
@@ -172,9 +173,8 @@ def test_every_panel_has_an_answer_beside_a_loaded_broker(tools: Programs, tmp_p
 
 def all_panels_have_answers(prometheus: Prometheus) -> None:
     """A rate needs two samples, which a series that has just begun gets with the next scrape. A broker
-    without etcd has none of an election."""
-    of_elections = exported_by(ElectionFigures("g"))
-    found = [(panel, query) for panel, query in panels() if not of_elections & names_in(query)]
+    that is in no group has none of an election, and relays nothing."""
+    found = [(panel, query) for panel, query in panels() if not OF_GROUPS & names_in(query)]
     assert len(found) > 100
     for _panel, query in found:
         prometheus.wait_for(filled_in(query))
@@ -182,6 +182,10 @@ def all_panels_have_answers(prometheus: Prometheus) -> None:
 
 def exported_by(collector: Collector) -> set[str]:
     return {one.name + ("_total" if one.type == "counter" else "") for one in collector.collect()}
+
+
+OF_GROUPS = exported_by(ElectionFigures("g")) | exported_by(RelaysCollector(RemotingRelay(lambda: None)))
+"""Of brokers in a group that chooses its leaders by etcd."""
 
 
 def names_in(query: str) -> set[str]:
@@ -196,7 +200,7 @@ def all_names_are_exported(prometheus: Prometheus) -> None:
         for entry in entries
     }
     of_nodes = ReplicaCollector(lambda: NodeStatus(group="g", node="a"), lambda: RoleFigures(DamageCounts()))
-    exported |= exported_by(of_nodes) | exported_by(ElectionFigures("g"))
+    exported |= exported_by(of_nodes) | OF_GROUPS
     rules = yaml.safe_load((RULES / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     named = [query for _, query in panels()] + [rule["expr"] for rule in rules]
     used = set().union(*map(names_in, named))

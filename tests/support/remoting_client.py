@@ -49,6 +49,7 @@ class RemotingClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, form: Form) -> None:
         self._reader = reader
         self.writer = writer
+        self._is_tls = writer.get_extra_info("ssl_object") is not None
         self._form = form
         self._splitter = FrameSplitter()
         self._opaques = count(100)
@@ -97,7 +98,7 @@ class RemotingClient:
         self.writer.close()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        if self.writer.get_extra_info("ssl_object") is not None:
+        if self._is_tls:
             self.writer.transport.abort()  # else the loop may end while TLS says goodbye
             await asyncio.sleep(0)
 

@@ -83,7 +83,7 @@ def test_each_message_is_sent_once_with_what_its_sender_gave_it(run: Any, cut: A
     assert ran.code == 0, ran.err
     assert results(ran) == [
         ("b", 10, "sent"),
-        ("b", 20, "no unique key: it cannot be known whether the topic has it"),
+        ("b", 20, "no message id: it cannot be known whether the topic has it"),
         ("b", 30, "a record of the broker's own"),
         ("b", 40, "sent"),
         ("c", 10, "the topic has it"),
@@ -109,7 +109,7 @@ def test_a_second_run_sends_nothing(run: Any, cut: Any) -> None:
     assert {one for _, _, one in results(ran)} == {
         "the topic has it",
         "a record of the broker's own",
-        "no unique key: it cannot be known whether the topic has it",
+        "no message id: it cannot be known whether the topic has it",
     }
 
 

@@ -368,7 +368,7 @@ async def test_a_delayed_message_in_doubt_stays_at_its_broker_and_keeps_its_id(
     }
     (sent,) = filter(None, requests.values())
     assert len(requests[receipt.broker]) == len(sent) == 4
-    assert {message.message_id for message in sent} == {message_id or receipt.message_id}
+    assert {message.unique_key for message in sent} == {message_id or receipt.message_id}
     assert not any(dict(message.properties) for message in sent), "it has no number"
 
 

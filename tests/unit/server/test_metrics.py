@@ -18,6 +18,7 @@ from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.registration import registration_channels
+from trovemq_broker.cluster.remoting_relay import RelaysCollector, RemotingRelay
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
 from trovemq_broker.daemon.replica.election_figures import ElectionFigures
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures
@@ -126,6 +127,7 @@ async def test_every_figure_stands_on_the_page(bench: Bench) -> None:
     bench.registry.register(RoutesCollector(routes, list))
     calls = CallForwarder(routes, Endpoints(routes, registration_channels()), None)
     bench.registry.register(ForwardsCollector(calls))
+    bench.registry.register(RelaysCollector(RemotingRelay(lambda: None)))
     bench.registry.register(ConfigCollector(FakeFigures(FakeStatus("alone"))))
     figures = RoleFigures(DamageCounts())
     bench.registry.register(ReplicaCollector(lambda: NodeStatus(group="g", node="a"), lambda: figures))
