@@ -62,6 +62,20 @@ def until_well(server: str) -> None:
     until("all is well", lambda: run_here(server, "cluster", "check")[0] == 0)
 
 
+def until_said(node: Broker, problem: str) -> None:
+    def is_said() -> bool:
+        out = run_here(node.address, "--json", "cluster", "status")[1]
+        groups = [json.loads(line) for line in out.splitlines()]
+        return any(
+            problem in one["problem"]
+            for group in groups
+            for one in group["nodes"]
+            if one["node"] == node.name
+        )
+
+    until(problem, is_said)
+
+
 def test_a_machine_is_replaced(tmp_path: Path) -> None:
     with etcd_process(tmp_path) as etcd, three(tmp_path) as nodes:
         a, b, c = nodes.all
@@ -135,6 +149,8 @@ def test_a_lost_etcd_and_then_all_copies_in_sync(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "old")
         with etcd_process(tmp_path) as etcd:
             nodes.start("abc", etcd)
+            for one in nodes.all:  # as the page says
+                until_said(one, "etcd has nothing of the group")
             recover, check, elect = lines("what-happens-when")
             code, out, err = run_here(nodes.all[0].address, *shlex.split(recover)[1:], "--yes")
             if code != 0:  # as the page says
