@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -65,16 +65,16 @@ async def receive(core: TestBroker, count: int, topic: str = "orders") -> list[t
 
 
 @asynccontextmanager
-async def used_group(files: MemoryFileSystem) -> AsyncIterator[tuple[TestBroker, set[str]]]:
-    """A group of leases with messages of every state, after a clean stop in between; and the bodies of those
-    that it has not consumed."""
+async def used_group(files: MemoryFileSystem) -> AsyncIterator[tuple[TestBroker, set[str], set[str]]]:
+    """A group of leases with messages of every state, after a clean stop in between; the bodies of those that
+    it has not consumed, and of those that it has received."""
     async with opened_broker(files) as core:
         for number in range(8):
             await core.send(message(b"m%d" % number, message_id=f"ID{number}"))
         first = await receive(core, 2)
         await core.acknowledge(first[1][1])
         core.now_ms += 20_000
-        await receive(core, 2)
+        later = await receive(core, 2)
         await core.group_commit.committed(core.store.end_offset)
         now_ms = core.now_ms
     core.model.export_to_rocketmq(now_ms)
@@ -85,18 +85,23 @@ async def used_group(files: MemoryFileSystem) -> AsyncIterator[tuple[TestBroker,
         second = await receive(core, 3)
         await core.acknowledge(second[0][1])
         visible(core)
-        yield core, {f"m{number}" for number in range(8)} - {first[1][0], second[0][0]}
+        received = {body for body, _ in (*first, *later, *second)}
+        yield core, {f"m{number}" for number in range(8)} - {first[1][0], second[0][0]}, received
 
 
 def with_own_offsets(core: TestBroker, topic: str = "orders") -> set[str]:
     """The messages that a consumer which keeps its position reads, by the group's offsets."""
     core.timers.deliver_due(EpochMs(core.now_ms + LATER_MS))
     visible(core)
+    return unread(core, topic, range(4)) | unread(core, CLASSIC, range(1))
+
+
+def unread(core: TestBroker, topic: str, queue_ids: Iterable[int]) -> set[str]:
+    """The bodies from the group's offsets on."""
     found = set()
-    for name, queue_ids in ((topic, range(4)), (CLASSIC, range(1))):
-        for queue_id in map(QueueId, queue_ids):
-            begin = core.store.offsets.get("g", name, queue_id) or 0
-            found |= {one.body.decode() for one in read_queue(core.store, name, queue_id)[begin:]}
+    for queue_id in map(QueueId, queue_ids):
+        begin = core.store.offsets.get("g", topic, queue_id) or 0
+        found |= {one.body.decode() for one in read_queue(core.store, topic, queue_id)[begin:]}
     return found
 
 
@@ -113,8 +118,9 @@ async def with_leases(core: TestBroker) -> set[str]:
 
 @pytest.mark.asyncio
 async def test_a_group_that_moves_to_remoting_loses_nothing() -> None:
-    async with used_group(MemoryFileSystem()) as (core, waiting):
+    async with used_group(MemoryFileSystem()) as (core, waiting, received):
         await core.kinds.convert("g")
+        assert unread(core, "orders", range(4)).isdisjoint(received), "the copies are read instead"
         assert core.groups.require("g").has_own_offsets
         assert not core.delivery.has_group("g")
         assert with_own_offsets(core) == waiting
@@ -126,7 +132,7 @@ async def test_a_group_that_moves_to_remoting_loses_nothing() -> None:
 
 @pytest.mark.asyncio
 async def test_a_group_that_moves_there_and_back_loses_nothing() -> None:
-    async with used_group(MemoryFileSystem()) as (core, waiting):
+    async with used_group(MemoryFileSystem()) as (core, waiting, _):
         await core.kinds.convert("g")
         assert await with_leases(core) == waiting
         assert not core.groups.require("g").has_own_offsets
@@ -142,7 +148,7 @@ async def test_a_kill_at_any_step_of_a_conversion_loses_nothing() -> None:
         if point.partition(".")[0] in AREAS and (is_last or point not in images):
             images[point] = files.after_process_kill()
 
-    async with used_group(files) as (core, waiting):
+    async with used_group(files) as (core, waiting, _):
         with armed(passed):
             await core.kinds.convert("g")
     assert images.keys() >= {
