@@ -136,7 +136,7 @@ def test_a_group_is_upgraded_and_no_send_fails(tmp_path: Path) -> None:
             nodes.all[1].address, "--json", "verify", "check", "--ledger", str(ledger)
         )
         assert code == 0, (said, errors)
-        assert nodes.leader("abc") is nodes.all[1]
+        assert nodes.until_led("abc") is nodes.all[1]
 
 
 def test_a_lost_etcd_and_then_all_copies_in_sync(tmp_path: Path) -> None:
