@@ -36,7 +36,7 @@ def lines(page: str) -> Iterator[str]:
 
 def places(nodes: Nodes, etcd: EtcdProcess, *more: Broker) -> Mapping[str, str]:
     """The addresses of the pages, and those of this test."""
-    found = {" orders ": " solo ", '"orders"': '"solo"'}
+    found = {" shop ": " solo ", '"shop"': '"solo"'}
     for at, node in enumerate((*nodes.all, *more), 1):
         found |= {f"10.0.0.{at}:8081": node.address, f"10.0.0.{at}:8084": node.streams}
         found |= {f"10.0.0.{at}:2379": etcd.address}
