@@ -62,31 +62,32 @@ class ReplicaSettings(CoordinationSettings):
     """A message of a group is acknowledged once it is on the leader (`leader`), or on every copy of the
     in-sync set (`replicated`)."""
     in_sync_min: Annotated[int, setting("copies", 1, NODES_MAX, rocketmq="minInSyncReplicas")] = 2
-    """Copies, the leader's too, below which the in-sync set never shrinks: with fewer that answer, replicated
-    messages are refused with NOT_ENOUGH_REPLICAS. A group keeps the value with which it was founded."""
+    """The least number of copies in the in-sync set, the leader's included. While fewer nodes answer,
+    replicated messages are refused with NOT_ENOUGH_REPLICAS. A group keeps the value with which it was
+    founded."""
     replica_ack_timeout_ms: Annotated[int, setting("ms", 1_000, 600_000, rocketmq="slaveTimeout")] = 3_000
     """An acknowledgement waits for the copies this long; then the send ends with REPLICA_TIMEOUT."""
     replica_lag_max_ms: Annotated[int, setting("ms", 500, 600_000, rocketmq="haMaxTimeSlaveNotCatchup")] = (
         1_500
     )
-    """A copy that has not had all of the leader's log for this long is removed from the in-sync set."""
+    """A copy that has lacked a part of the leader's log for this long is removed from the in-sync set."""
     replica_retention_bytes_max: Annotated[int, setting("bytes", 0, 1 << 50)] = 16 << 30
-    """Retention keeps a leader's log for a member of the group that lags, up to this. One that lags more
-    joins again, empty, once it needs removed records."""
+    """How much of its log a leader keeps for a member of the group that lags. A member that needs records
+    which retention has removed joins again with an empty store."""
     replica_retention_ms: Annotated[int, setting("ms", 0, 31_536_000_000)] = 3_600_000
-    """Retention keeps a leader's log for a member that is away, for this long."""
+    """How long a leader keeps its log for a member that is away."""
     catch_up_bytes_per_s: Annotated[
         int, setting("bytes", 0, 1 << 40, rocketmq="maxHaTransferByteInSecond")
     ] = 100_000_000
-    """A leader sends this much a second to a copy that catches up; 0 = no limit. It does not hold a copy of
-    the in-sync set, nor one that lacks less than 16 MiB."""
+    """The most bytes a second that a leader sends to a copy that catches up; 0 = no limit. The limit does not
+    apply to a copy in the in-sync set, nor to one that lacks less than 16 MiB."""
     replica_scrub_bytes_per_s: Annotated[int, setting("bytes", 0, 1 << 40)] = 8 << 20
-    """A node that follows reads all of its log again once a day, this much a second, and has damaged records
-    repaired from another node; 0 = never."""
+    """Once a day a follower reads its whole log, this many bytes a second, and repairs damaged records from
+    another node; 0 = never."""
 
     read_from_replicas: Annotated[bool, setting(rocketmq="slaveReadEnable")] = False
-    """A node that follows answers pulls by offset, queries, searches and tracks, too, from its copy: its
-    replies have the lag. It is scrubbed by `trovemq --replica store scrub`."""
+    """A follower also answers pulls by offset, queries, searches and tracks, from its copy; its replies say
+    how far it lags. `trovemq --replica store scrub` scrubs it."""
 
     @property
     def is_node(self) -> bool:
