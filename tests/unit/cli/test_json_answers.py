@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cli.conftest import FakeClient
 from trovemq import TopicHold
-from trovemq.cli.message_format import body_of
+from trovemq_proto.message_objects import body_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TIME_MAX = 9_223_372_036_854_775_807

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import typer
 
-from trovemq.cli.message_format import body_fields, body_of, parse_message_format
+from trovemq.cli.message_format import parse_message_format
+from trovemq_proto.message_objects import body_fields, body_of
 
 MESSAGE = {
     "topic": "orders",

@@ -44,8 +44,6 @@ KEPT: Final = {
         "clients/python/trovemq/cli/cut_messages.py",
         "if message.unique_key else",
     ),  # whether the record has one
-    ("clients/python/trovemq/cli/message_format.py", '"msgId": "messageId"'),
-    ("clients/python/trovemq/cli/message_format.py", '!= "uniqKey"'),
     ("deploy/demo/load.py", "last.unique_key"),
     ("docs/how-to/move-from-rocketmq.md", "queryMsgByUniqueKey"),
     ("docs/how-to/search-and-track.md", "its tools call it `msgId`"),

@@ -13,10 +13,10 @@ import typer
 from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.figures import counted
-from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import message_fields
 
 if TYPE_CHECKING:
     from trovemq import Client, DeadLetter, DeadLetterReason, ResentDeadLetter

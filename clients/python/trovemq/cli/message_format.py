@@ -15,48 +15,18 @@ r"""-f: messages in a form of the user's choice, in kcat's language.
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import typer
 
-_NAMES: Final = {"storedBody": "storedBodyBase64", "msgId": "messageId"}
+from trovemq_proto.message_objects import body_of
+
 Fields = Mapping[str, object]
 _Part = Callable[[Fields], bytes]
 
 _TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)|[^%\\]+", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
-
-
-def body_fields(body: bytes) -> dict[str, str]:
-    """The body in an object: `body` is its text; a body that is not UTF-8 is `bodyBase64` instead."""
-    from base64 import b64encode
-
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"bodyBase64": b64encode(body).decode()}
-
-
-def body_of(fields: Mapping[str, Any]) -> bytes | None:
-    """The body of such an object; None if it has none. Raises ValueError if it is not base64."""
-    if isinstance(found := fields.get("body"), str):
-        return found.encode()
-    if isinstance(found := fields.get("bodyBase64"), str):
-        return b64decode(found, validate=True)
-    return None
-
-
-def message_fields(manifest: Mapping[str, Any]) -> dict[str, object]:
-    """The object of a message (`Message.to_manifest`), with a body that people can read."""
-    found: dict[str, object] = {}
-    for name, value in manifest.items():
-        if name == "body":
-            found |= body_fields(b64decode(value))
-        elif name != "uniqKey":  # RocketMQ's second name of the id
-            found[_NAMES.get(name, name)] = value
-    return found
 
 
 class MessageFormat:

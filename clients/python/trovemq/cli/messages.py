@@ -21,11 +21,11 @@ from trovemq.cli.arguments import (
     TagsOption,
     TopicArgument,
 )
-from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_duration_ms, parse_moment_ahead
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import message_fields
 
 if TYPE_CHECKING:
     from trovemq import Client, FetchedBatch

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
-from trovemq.cli.message_format import MessageFormat, body_of
+from trovemq.cli.message_format import MessageFormat
 from trovemq.cli.options import Format
 from trovemq.cli.unwaiting import UnwaitingWriter
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import body_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -12,9 +12,9 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import IO, Any, Final
 
-from trovemq.cli.message_format import body_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import body_of
 
 LINE_BYTES_MAX: Final = 256 << 20
 

@@ -18,11 +18,11 @@ from trovemq.cli.arguments import (
     TopicArgument,
 )
 from trovemq.cli.completion import complete_topic
-from trovemq.cli.message_format import message_fields
 from trovemq.cli.paging import paged
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import EARLIEST, LATEST, Moment, check_period, parse_moment
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import message_fields
 
 if TYPE_CHECKING:
     from trovemq import Client, DelayedMessage, QueryAnswer

@@ -10,11 +10,11 @@ import typer
 
 from trovemq.cli.arguments import BeginOption, EndOption, EveryBrokerOption, TopicArgument
 from trovemq.cli.columns import Column, Columns
-from trovemq.cli.message_format import message_fields
 from trovemq.cli.paging import paged
 from trovemq.cli.queries import tell_coverage
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import EARLIEST, LATEST, check_period
+from trovemq_proto.message_objects import message_fields
 
 if TYPE_CHECKING:
     from trovemq import SearchAnswer, SearchPart

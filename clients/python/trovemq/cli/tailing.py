@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from trovemq.cli.arguments import EveryBrokerOption, QueueOption, TagsOption, TopicArgument
-from trovemq.cli.message_format import message_fields
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_moment
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import message_fields
 
 if TYPE_CHECKING:
     from trovemq import Client, QueueOffsets
