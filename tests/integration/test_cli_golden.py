@@ -10,7 +10,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen, run
-from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, unpack, with_rocketmqs_ids
+from tests.support.golden import GOLDEN_NAMES, Manifest, as_manifest, load_manifest, unpack
 from tests.support.trials import SOAK
 from trovemq.testing import BrokerProcess
 from trovemq_store.events.codec import EVENTS_TOPIC
@@ -31,15 +30,6 @@ pytestmark = pytest.mark.slow
 
 QUERIES_MAX = 60 if SOAK else 25  # of each kind and store; the engine's own test asks all of them
 Message = dict[str, Any]
-
-
-def as_manifest(fields: Message) -> Message:
-    """A printed message with its body in base64 alone, as manifests have it."""
-    names = {"bodyBase64": "body", "storedBodyBase64": "storedBody"}
-    found = with_rocketmqs_ids({names.get(name, name): value for name, value in fields.items()})
-    if "body" in fields:
-        found["body"] = b64encode(fields["body"].encode()).decode()
-    return found
 
 
 class CommandLine:
@@ -208,7 +198,7 @@ def test_the_offline_tools_agree_with_the_running_broker(tmp_path: Path, kill: b
             assert broker.stop() == 0, broker.log()
     messages = [*manifest["messages"], *reversed(ours)]
     lines = run_tool("export", store).stdout.splitlines()
-    exported = [with_rocketmqs_ids(json.loads(line)) for line in lines]
+    exported = [as_manifest(json.loads(line)) for line in lines]
     assert [one for one in exported if one["topic"] != META_TOPIC] == messages
     document = json.loads(run_tool("export", store, "--manifest", "--set", "brokerName=broker-a").stdout)
     assert [one for one in document["messages"] if one["topic"] != META_TOPIC] == messages

@@ -9,6 +9,7 @@ import functools
 import gzip
 import json
 import tarfile
+from base64 import b64encode
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from trovemq_store.settings import StoreSettings
 GOLDEN_DIRECTORY: Final = Path(__file__).parents[1] / "golden"
 GOLDEN_NAMES: Final = ("collide", "crashed", "ipv6", "rollover", "small")
 CLEAN_NAMES: Final = tuple(name for name in GOLDEN_NAMES if name != "crashed")
+
+_NAMES: Final = {"messageId": "msgId", "bodyBase64": "body", "storedBodyBase64": "storedBody"}
 
 Manifest = dict[str, Any]
 
@@ -39,9 +42,11 @@ def unpack(name: str, directory: Path) -> Path:
     return directory / name
 
 
-def with_rocketmqs_ids(fields: dict[str, Any]) -> dict[str, Any]:
-    """A printed message with the two names that manifests have for its id."""
-    found = {"msgId" if name == "messageId" else name: value for name, value in fields.items()}
+def as_manifest(fields: dict[str, Any]) -> dict[str, Any]:
+    """A printed message as manifests have it: two names of its id, and the body in base64 alone."""
+    found = {_NAMES.get(name, name): value for name, value in fields.items()}
+    if "body" in fields:
+        found["body"] = b64encode(fields["body"].encode()).decode()
     return found | {"uniqKey": found["properties"].get("UNIQ_KEY")} if "properties" in found else found
 
 

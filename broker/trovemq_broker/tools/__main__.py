@@ -29,6 +29,7 @@ from trovemq_broker.tools.tree_dump import TreeView
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import message_fields
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_store.backup.restore import restore
 from trovemq_store.check.findings import Finding, Findings
@@ -201,7 +202,8 @@ def export_command(
     as_json: JsonOption = False,
     output: ObjectsOption = ObjectFormat.JSON,
 ) -> None:
-    """Write every message, one JSON object a line: fields, properties and the body in Base64."""
+    """Write every message, one JSON object a line. As `trovemq pull --json`: a body that is not UTF-8 is
+    `bodyBase64`. `trovemq produce --format messages` reads it."""
     opened = _open(store, config, set_)
     objects = ObjectFormat.JSON if as_json else output
     scan = LogScan()
@@ -209,7 +211,8 @@ def export_command(
         named = name or opened.root.resolve().name
         _print([export.manifest(opened.view, scan, named, opened.config)], objects)
     else:
-        _print((export.message_fields(message) for message in export.messages(opened.view, scan)), objects)
+        found = export.messages(opened.view, scan)
+        _print((message_fields(message.to_manifest()) for message in found), objects)
     raise typer.Exit(_warn_of_damage(opened.view, scan))
 
 

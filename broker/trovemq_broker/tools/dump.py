@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from trovemq_broker.tools.export import message_fields
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.message_objects import message_fields
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordState, check_record
 from trovemq_store.check import layouts
@@ -17,6 +17,7 @@ from trovemq_store.log import checkpoint
 from trovemq_store.topics.lax_json import JsonObject
 
 UNITS_AT_ONCE: Final = 4096
+_LEFT_OUT: Final = {"body", "bodyBase64", "storedBodyBase64", "recordSha256"}
 
 
 def records(view: StoreView, scan: LogScan, begin: PhysicalOffset) -> Iterator[JsonObject]:
@@ -28,10 +29,10 @@ def records(view: StoreView, scan: LogScan, begin: PhysicalOffset) -> Iterator[J
         for index in range(len(run.records)):
             if (message := view.message(run, index, scan)) is None:
                 continue
-            fields = message_fields(message)
+            fields = message_fields(message.to_manifest())
             body_size = int(run.records.body_sizes[index])
-            del fields["body"], fields["recordSha256"]
-            fields.pop("storedBody", None)
+            for name in _LEFT_OUT & fields.keys():
+                del fields[name]
             alive = run.alive is None or bool(run.alive[index])
             yield {**fields, "storedBodySize": body_size, "deleted": not alive}
 

@@ -93,13 +93,6 @@ def messages(view: StoreView, scan: LogScan) -> Iterator[Message]:
                 yield message
 
 
-def message_fields(message: Message) -> JsonObject:
-    """The object of a message. Its id is `messageId`, as in `trovemq get --json`."""
-    fields = message.to_manifest()
-    del fields["uniqKey"]
-    return {"messageId" if name == "msgId" else name: value for name, value in fields.items()}
-
-
 def manifest(view: StoreView, scan: LogScan, name: str, config: Mapping[str, str]) -> JsonObject:
     """The whole store as one document. `config`: the given settings, by RocketMQ's names."""
     queues: dict[tuple[str, QueueId], _Queue] = {}

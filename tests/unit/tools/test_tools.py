@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from tests.support import fork_server
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
-from tests.support.golden import GOLDEN_NAMES, load_manifest, unpack, with_rocketmqs_ids
+from tests.support.golden import GOLDEN_NAMES, as_manifest, load_manifest, unpack
+from trovemq.cli.produce_input import Fields, InputFormat, read_messages
 from trovemq_broker.cluster_config.owner import begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table_file import BACKUP_PATH, PATH
@@ -103,8 +105,22 @@ def test_sizes_are_inferred(golden: Path) -> None:
 
 def test_every_message_one_a_line(golden: Path) -> None:
     answer = run("export", "--store", golden)
-    found = [*map(with_rocketmqs_ids, answer.lines)]
+    found = [*map(as_manifest, answer.lines)]
     assert (answer.code, found) == (0, load_manifest(golden.name)["messages"])
+
+
+def test_an_export_has_bodies_that_people_can_read(tmp_path: Path) -> None:
+    store = open_store(RealFileSystem(tmp_path), topics=("orders",))
+    for body in ("12 \xe4pfel".encode(), b"\xff\xfe", b""):
+        send(store, body)
+    flush(store)
+    store.close(NOW_MS)
+    answer = run("export", "--store", tmp_path)
+    names = ("body", "bodyBase64")
+    found = [{name: line[name] for name in names if name in line} for line in answer.lines]
+    assert found == [{"body": "12 \xe4pfel"}, {"bodyBase64": "//4="}, {"body": ""}]
+    again = read_messages(io.BytesIO(json.dumps(answer.lines[0]).encode()), InputFormat.MESSAGES, Fields())
+    assert [one.body for one in again] == ["12 \xe4pfel".encode()]
 
 
 def test_golden_stores_have_nothing_to_find(golden: Path) -> None:
@@ -215,9 +231,7 @@ def test_a_damaged_record_is_named_and_skipped(small: Path) -> None:
     answer = run("export", "--store", small)
     assert answer.code == 1
     assert f"commitlog/{0:020d} at {offset}" in answer.errors
-    assert [*map(with_rocketmqs_ids, answer.lines)] == [
-        m for m in load_manifest("small")["messages"] if m != victim
-    ]
+    assert [*map(as_manifest, answer.lines)] == [m for m in load_manifest("small")["messages"] if m != victim]
 
 
 Harm = Callable[[Path], tuple[str, int]]
@@ -405,7 +419,7 @@ def test_readable_lines(small: Path) -> None:
 def test_as_a_process(small: Path) -> None:
     command = [sys.executable, "-m", "trovemq_broker.tools", "export", "--store", str(small)]
     done = fork_server.run(command, check=True)
-    found = [with_rocketmqs_ids(json.loads(line)) for line in done.stdout.splitlines()]
+    found = [as_manifest(json.loads(line)) for line in done.stdout.splitlines()]
     assert found == load_manifest("small")["messages"]
     assert done.stderr == b""
 
