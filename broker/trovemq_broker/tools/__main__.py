@@ -25,6 +25,7 @@ from trovemq_broker.daemon.rocketmq_keys import IGNORED_KEYS
 from trovemq_broker.daemon.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from trovemq_broker.tools import dump, export, tree_dump
 from trovemq_broker.tools.config_check import check_config
+from trovemq_broker.tools.summary_text import summary_lines
 from trovemq_broker.tools.tree_dump import TreeView
 from trovemq_daemon.settings import SettingsError, load_settings
 from trovemq_proto import errors
@@ -298,8 +299,8 @@ def _print_summary(fields: Mapping[str, object], objects: ObjectFormat | None) -
     if objects is not None:
         _print([fields], objects)
         return
-    for name, value in fields.items():
-        _line(f"{name} {value}")
+    for text in summary_lines(fields):
+        _line(text)
 
 
 def _open(store: Path | None, config: Path | None, assignments: list[str] | None) -> _Opened:

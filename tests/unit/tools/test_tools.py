@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import fork_server
+from tests.support.backups import back_up
 from tests.support.engine import NOW_MS, SMALL, flush, open_store, send
 from tests.support.golden import GOLDEN_NAMES, as_manifest, load_manifest, unpack
 from trovemq.cli.produce_input import Fields, InputFormat, read_messages
@@ -409,10 +410,37 @@ def test_dump_of_what_is_not_there(small: Path) -> None:
     assert "no record begins at physical offset 7" in answer.errors
 
 
-def test_readable_lines(small: Path) -> None:
+def test_a_summary_has_words_that_people_read(small: Path) -> None:
     result = CliRunner().invoke(app, ["verify", "--store", str(small)])
     assert result.exit_code == 0
-    assert "commitLogMaxOffset 338576" in result.stdout.splitlines()
+    assert result.stdout.splitlines() == [
+        "last stop                  clean",
+        "log from                   0",
+        "log to                     338,576",
+        "records                    204",
+        "records of deleted topics  0",
+        "bytes that a start cuts    0",
+        "damaged bytes              0",
+        "last message stored        2026-11-21 12:27:16.412Z",
+        "queues                     27",
+        "findings                   0",
+        "notes                      0",
+    ]
+
+
+def test_no_summary_has_a_name_that_only_programs_read(small: Path, tmp_path: Path) -> None:
+    store = open_store(RealFileSystem(tmp_path / "source"))
+    fill(store, 3)
+    flush(store)
+    back_up(store, tmp_path / "source", tmp_path / "backup")
+    store.close(NOW_MS)
+    restored = ["restore", str(tmp_path / "backup"), "--store", str(tmp_path / "restored")]
+    for arguments in (["verify", "--store", str(small)], ["repair", "--store", str(small)], restored):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        names = [line.partition("  ")[0] for line in result.stdout.splitlines()]
+        assert len(names) > 4
+        assert all(name == name.lower() for name in names), names
 
 
 @pytest.mark.slow
