@@ -28,7 +28,26 @@ def test_a_second_delivery_says_so() -> None:
     assert read["properties"]["delivery_info"]["redelivered"]
 
 
-@pytest.mark.parametrize("body", [b"12 apples", b"[]", b"{}", b'{"properties": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"12 apples",
+        b"[]",
+        b"{}",
+        b'{"properties": 1}',
+        b"\xff",
+        b"[" * 10_000,
+        b'{"properties": {}}',
+        b'{"properties": {}, "body": 17}',
+        b'{"properties": {}, "body": "x", "headers": "x"}',
+        b'{"properties": {}, "body": "", "headers": {"task": "add"}}',
+        b'{"properties": {}, "body": "x", "content-encoding": 8}',
+        b'{"properties": {"delivery_info": "x"}, "body": "x"}',
+        b'{"properties": {"body_encoding": "rot13"}, "body": "x"}',
+        b'{"properties": {"body_encoding": "base64"}, "body": "%%%"}',
+    ],
+    ids=lambda body: body[:60].decode(errors="replace"),
+)
 def test_another_record_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
         payload_of(received(body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,14 +21,33 @@ def body_of(payload: Payload) -> bytes:
 
 
 def payload_of(message: ReceivedFields) -> Payload:
-    """The kombu message in a record. Raises ValueError if the record has none."""
-    payload = json.loads(message.body)
-    if not isinstance(payload, dict) or not isinstance(payload.get("properties"), dict):
+    """The kombu message in a record. Raises ValueError if the record has none that a worker can read: of any
+    other one the worker would end, and after it each worker that receives it again."""
+    try:
+        payload = json.loads(message.body)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+    if not _is_payload(payload):
         raise ValueError("the record is not a message of kombu")
     if message.attempt > 1:
         payload["redelivered"] = True
         payload["properties"].setdefault("delivery_info", {})["redelivered"] = True
     return payload
+
+
+def _is_payload(value: Any) -> bool:
+    """Whether it has kombu's members, and a body that can be decoded. Raises ValueError for bad base64."""
+    if not isinstance(value, dict) or not isinstance(value.get("properties"), dict):
+        return False
+    properties, headers, body = value["properties"], value.get("headers") or {}, value.get("body")
+    encoding = properties.get("body_encoding") or "utf-8"
+    texts = body, value.get("content-type") or "", value.get("content-encoding") or ""
+    mappings = headers, properties.get("delivery_info") or {}
+    if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, dict) for one in mappings):
+        return False
+    if encoding == "base64":
+        b64decode(str(body), validate=True)
+    return encoding in ("utf-8", "base64") and bool(body or "task" not in headers)
 
 
 def arguments_of(payload: Payload, now: datetime) -> dict[str, Any]:
