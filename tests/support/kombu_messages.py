@@ -129,6 +129,8 @@ class FakeClient:
             self._changed.notify_all()
 
     def subscribe(self, topic: str, group: str, **options: Any) -> FakeSubscription:
+        if self.failure is not None:
+            raise self.failure
         self.subscribed.append((topic, group, options))
         made = FakeSubscription(self._waiting.setdefault(topic, deque()), self._changed)
         self.subscriptions.append(made)

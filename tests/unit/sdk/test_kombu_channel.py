@@ -264,9 +264,24 @@ def test_only_a_broker_that_is_away_is_a_connection_error(
     connection = connect()
     publish(connection, routing_key="q", declare=[kombu.Queue("q")])
     client.failure = TroveError(spec, "for a reason")
-    with pytest.raises(kind, match="for a reason"):
+    with pytest.raises(kind) as raised:
         publish(connection, routing_key="q")
+    assert str(raised.value).endswith(f": for a reason. {spec.what_to_do}"), "kombu prints the text alone"
     assert issubclass(kind, connection.connection_errors) == (kind is BrokerAwayError)
+
+
+def test_a_missing_topic_that_is_not_created_is_named_with_its_command(
+    client: FakeClient, connect: Connect
+) -> None:
+    connection, queue = connect(create_topics=False), kombu.Queue("q")
+    client.failure = TroveError(errors.TOPIC_NOT_FOUND)
+    needed = "create_topics is False: trovemq topic create q --type MIXED --order priority$"
+    with pytest.raises(TroveError, match=needed):
+        publish(connection, routing_key="q")
+    with pytest.raises(TroveError, match=needed), kombu.Consumer(connection, [queue]):
+        pass
+    with pytest.raises(TroveError, match=r"create_topics is False: trovemq topic create celery-control$"):
+        kombu.Queue(str(uuid4()), auto_delete=True)(connection.default_channel).declare()
 
 
 def test_an_option_of_another_type_is_refused(client: FakeClient, connect: Connect) -> None:

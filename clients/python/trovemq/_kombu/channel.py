@@ -6,6 +6,8 @@ import base64
 import logging
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from queue import Empty
 from typing import Any, Final
@@ -63,6 +65,19 @@ class Channel(virtual.Channel):
     def _topic(self, queue: str) -> str:
         return topic_of(queue, self.connection.settings.topic_prefix)
 
+    @contextmanager
+    def _on(self, topic: str, *, shared: bool = False) -> Iterator[None]:
+        """Calls that need the topic: `translated`, with a remedy if it does not exist and is not created."""
+        try:
+            with translated():
+                yield
+        except TroveError as error:
+            if error.spec is not errors.TOPIC_NOT_FOUND or self.connection.settings.create_topics:
+                raise
+            made = f"trovemq topic create {topic}" + ("" if shared else f" --type {MIXED} --order priority")
+            text = f"topic {topic} does not exist, and create_topics is False: {made}"
+            raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=topic) from error.__cause__
+
     def _is_shared(self, queue: str) -> bool:
         return is_shared_name(queue) or self._has_shared(queue)
 
@@ -73,8 +88,9 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, **options: Any) -> None:
         passes = bool(options.get("auto_delete") or options.get("exclusive"))
         if passes or queue.endswith(".pidbox"):  # which a setting makes durable
-            self._create(self.connection.settings.control_topic, shared=True)
-            with translated():
+            topic = self.connection.settings.control_topic
+            self._create(topic, shared=True)
+            with self._on(topic, shared=True):
                 self.connection.open_shared(queue)
         elif is_shared_name(queue):
             text = (
@@ -198,7 +214,7 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: Payload, **kwargs: Any) -> None:
         topic, arguments = self._topic(queue), arguments_of(message, datetime.now(UTC))
-        with translated():
+        with self._on(topic):
             try:
                 self.connection.trovemq.send(topic, body_of(message), **arguments)
             except TroveError as error:
@@ -211,7 +227,7 @@ class Channel(virtual.Channel):
     def _put_shared(self, message: Payload) -> None:
         topic = self.connection.settings.control_topic
         self._create(topic, shared=True)
-        with translated():
+        with self._on(topic, shared=True):
             self.connection.trovemq.send(topic, body_of(message))
 
     def _is_shared_exchange(self, exchange: str) -> bool:
@@ -281,12 +297,12 @@ class Channel(virtual.Channel):
     def _reader(self, queue: str) -> Reader:
         reader = self._readers.get(queue)
         if reader is None:
-            settings = self.connection.settings
-            with translated():
+            settings, topic = self.connection.settings, self._topic(queue)
+            with self._on(topic):
                 subscription = self.connection.trovemq.subscribe(
-                    self._topic(queue), settings.group, prefetch=settings.read_ahead, start="earliest"
+                    topic, settings.group, prefetch=settings.read_ahead, start="earliest"
                 )
-                reader = Reader(self._topic(queue), subscription, self.connection.arrived.set)
+                reader = Reader(topic, subscription, self.connection.arrived.set)
             self._readers[queue] = reader
         return reader
 

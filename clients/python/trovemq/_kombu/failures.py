@@ -18,10 +18,15 @@ class BrokerAwayError(ConnectionError):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises BrokerAwayError for a TroveError after which to connect again; others as they are."""
+    """Raises BrokerAwayError for a TroveError after which to connect again, and others as they are; both say
+    what to do, because kombu and Celery print the text alone."""
     try:
         yield
     except TroveError as error:
+        text, remedy = str(error), error.spec.what_to_do
+        said = text.endswith(remedy)
         if error.spec in _AWAY or error.retriable:
-            raise BrokerAwayError(str(error)) from error
-        raise
+            raise BrokerAwayError(text if said else f"{text}. {remedy}") from error
+        if said:
+            raise
+        raise type(error)(error.spec, f"{error.message}. {remedy}", **error.fields) from error.__cause__
