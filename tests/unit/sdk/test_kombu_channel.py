@@ -284,6 +284,23 @@ def test_a_missing_topic_that_is_not_created_is_named_with_its_command(
         kombu.Queue(str(uuid4()), auto_delete=True)(connection.default_channel).declare()
 
 
+def test_an_error_that_stays_is_not_tried_again(
+    client: FakeClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kombu took an illegal URL for a broker that is away: a worker tried it for ever."""
+    tried: list[str] = []
+
+    def refuse(url: str, **_: Any) -> None:
+        tried.append(url)
+        raise TroveError(errors.REQUEST_ILLEGAL, "a URL has no option 'colour'")
+
+    monkeypatch.setattr(trovemq.sync, "connect", refuse)
+    with pytest.raises(TroveError, match=r"no option 'colour'\. Correct the value"):
+        connect().ensure_connection(max_retries=3, interval_start=0)
+    assert len(tried) == 1
+    assert connect().recoverable_connection_errors == connect().connection_errors
+
+
 def test_an_option_of_another_type_is_refused(client: FakeClient, connect: Connect) -> None:
     with pytest.raises(TroveError, match="read_ahead='4' is to be of type int"):
         connect(read_ahead="4").connect()

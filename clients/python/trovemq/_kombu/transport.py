@@ -34,6 +34,8 @@ class Transport(virtual.Transport):
     )
     connection_errors: tuple[Any, ...] = (*base.Transport.connection_errors, BrokerAwayError)
     channel_errors: tuple[Any, ...] = (*base.Transport.channel_errors, TroveError)
+    recoverable_connection_errors = connection_errors
+    """kombu connects again after these alone: another error, as that of an illegal URL, would stay."""
 
     bindings = virtual.BrokerState()
     """Exchanges and bindings that this process has declared, over all of its connections."""
