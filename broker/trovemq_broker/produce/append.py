@@ -349,7 +349,8 @@ class Appender(Admission):
         config = self._store.topics.get(topic)
         if config is None:
             if not self._settings.auto_create_topic_enable:
-                raise TroveError(errors.TOPIC_NOT_FOUND, f"topic {topic} does not exist", topic=topic)
+                text = f"topic {topic} does not exist: trovemq topic create {topic}"
+                raise TroveError(errors.TOPIC_NOT_FOUND, text, topic=topic)
             if not self.may_create_topics():
                 text = f"topic {topic} does not exist, and the first use creates none in a cluster whose "
                 text += "configuration has an owner: trovemq topic create"

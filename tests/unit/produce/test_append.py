@@ -134,6 +134,12 @@ async def test_refusals(
 
 
 @pytest.mark.asyncio
+async def test_a_refusal_names_the_command_that_creates_the_topic(bench: Bench) -> None:
+    refused = bench.refusal("unknown", QueueId(0), record(b"x"))
+    assert refused.message == "topic unknown does not exist: trovemq topic create unknown"
+
+
+@pytest.mark.asyncio
 async def test_a_topic_is_made_by_sending_where_that_is_switched_on() -> None:
     bench = Bench(auto_create_topic_enable=True, auto_create_queue_count=5)
     bench.appender.append("fresh", QueueId(4), record(b"x", topic="fresh", queue_id=4), None)
