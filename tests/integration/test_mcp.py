@@ -105,6 +105,15 @@ async def test_an_agent_that_asks_for_everything_gets_a_part(
         assert "less than or equal to 100" in str(refused.content)
 
 
+async def test_a_topic_of_many_queues_is_cut(shop: BrokerProcess) -> None:
+    shop.client.admin.create_topic("wide", queue_count=400, exist_ok=True)
+    async with agent(shop) as client:
+        wide = await ask(client, "describe_topic", topic="wide")
+    assert [len(one["queues"]) for one in wide["items"]] == [ITEMS_MAX]
+    assert (wide["truncated"], wide["notes"]) == (True, ["only the first 100 of 400 queues on broker-test"])
+    assert len(json.dumps(wide)) <= ANSWER_CHARACTERS_MAX
+
+
 async def test_large_and_binary_bodies_are_cut(shop: BrokerProcess) -> None:
     async with agent(shop) as client:
         (large,) = (await ask(client, "query", topic="orders", key="large"))["items"]

@@ -8,9 +8,9 @@ a part, and the arguments with which to continue.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
 from typing import Annotated, Any, Final, ParamSpec
 
@@ -50,13 +50,14 @@ class Bounded:
     items: list[Any] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     truncated: bool = False
+    _full: bool = False
     _characters: int = 0
 
     def add(self, item: Any) -> bool:
         """Adds an item; False: the answer is full, and was so before."""
         size = len(json.dumps(item, default=str))
         if len(self.items) >= self.limit or (self.items and self._characters + size > ANSWER_CHARACTERS_MAX):
-            self.truncated = True
+            self.truncated = self._full = True
             return False
         self._characters += size
         self.items.append(item)
@@ -68,9 +69,16 @@ class Bounded:
             if not self.add(item):
                 return
 
+    def cut(self, values: Sequence[Any], what: str) -> list[Any]:
+        """The first ITEMS_MAX of the values that an item has; a note says if it has more."""
+        if len(values) > ITEMS_MAX:
+            self.truncated = True
+            self.notes.append(f"only the first {ITEMS_MAX} of {len(values):,} {what}")
+        return list(values[:ITEMS_MAX])
+
     def answer(self, **more: Any) -> Answer:
         """The answer as JSON-ready data."""
-        if self.truncated:
+        if self._full:
             self.notes.append(f"only {len(self.items)} items: narrow the question, or ask for the rest")
         found = {"items": self.items, "truncated": self.truncated, "notes": self.notes, **more}
         plain: Answer = json.loads(json.dumps(found, default=str))
@@ -188,7 +196,9 @@ class Tools:
     async def describe_topic(self, topic: str) -> Answer:
         """A topic on each of its brokers: options, queues and their offsets."""
         found = Bounded(ITEMS_MAX)
-        found.add_all(asdict(one) for one in await self.client.admin.describe_topic(topic))
+        for one in await self.client.admin.describe_topic(topic):
+            queues = found.cut(one.queues, f"queues on {one.broker}")
+            found.add(asdict(replace(one, queues=tuple(queues))))
         return found.answer()
 
     async def list_groups(self, contains: Contains = "", limit: Limit = ITEMS_DEFAULT) -> Answer:
@@ -201,7 +211,7 @@ class Tools:
                 "group": one.group,
                 "broker": one.broker,
                 "members": one.member_count,
-                "topics": list(one.topics)[:ITEMS_MAX],
+                "topics": found.cut(one.topics, f"topics of {one.group} on {one.broker}"),
             }
             for one in matching
         )
