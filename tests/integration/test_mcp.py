@@ -77,6 +77,8 @@ async def test_an_agent_finds_a_message_and_why_it_was_not_consumed(shop: Broker
         assert [one["body"] for one in letters["items"]] == ["order 0", "order 1", "order 2"]
         (large,) = (await ask(client, "query", topic="orders", key="large"))["items"]
         assert (await ask(client, "get_message", id=large["message_id"]))["items"][0]["queue_offset"] == 150
+        again = await ask(client, "query", topic="orders", key=large["message_id"], kind="message_id")
+        assert again["items"] == [large]
         track = await ask(client, "track", id=large["message_id"])
         assert track["items"][0]["group"] == "billing"
         assert track["complete"]
@@ -127,15 +129,21 @@ async def test_large_and_binary_bodies_are_cut(shop: BrokerProcess) -> None:
 
 
 async def test_an_error_says_what_to_do(shop: BrokerProcess) -> None:
-    async with agent(shop) as client:
+    async with agent(shop, resend=True) as client:
         for tool, arguments, symbol in (
             ("query", {"topic": "no-such", "key": "k"}, "TOPIC_NOT_FOUND"),
+            ("query", {"topic": "orders", "key": "k", "cursor": "another"}, "CURSOR_ILLEGAL"),
+            ("get_message", {"id": "no such id"}, "MESSAGE_ID_ILLEGAL"),
             ("group_lag", {"group": "no-such"}, "GROUP_NOT_FOUND"),
+            ("dead_letters", {"group": "no-such"}, "GROUP_NOT_FOUND"),
+            ("resend_dead_letters", {"group": "no-such", "offsets": [0]}, "GROUP_NOT_FOUND"),
         ):
             result = await client.call_tool(tool, arguments)
             assert result.is_error
             assert symbol in str(result.content)
             assert getattr(trovemq.errors, symbol).what_to_do in str(result.content)
+        result = await client.call_tool("query", {"topic": "orders", "key": "k", "kind": "colour"})
+        assert "Input should be 'key', 'message_id' or 'tag'" in str(result.content).replace("\\'", "'")
 
 
 async def test_dead_letters_are_sent_once(shop: BrokerProcess) -> None:

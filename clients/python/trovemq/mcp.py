@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
-from typing import Annotated, Any, Final, ParamSpec
+from typing import Annotated, Any, Final, Literal, ParamSpec
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -20,6 +20,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from trovemq.client import Client
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
 
@@ -227,10 +228,15 @@ class Tools:
         )
 
     async def query(
-        self, topic: str, key: str, kind: str = "key", limit: Limit = ITEMS_DEFAULT, cursor: str | None = None
+        self,
+        topic: str,
+        key: str,
+        kind: Literal["key", "message_id", "tag"] = "key",
+        limit: Limit = ITEMS_DEFAULT,
+        cursor: str | None = None,
     ) -> Answer:
-        """The messages of a topic with a key, newest first. `kind`: key, unique (the message's id) or tag.
-        `complete`: no other message matches."""
+        """The messages of a topic with a key, a message id or a tag, newest first. `complete`: no other
+        message matches."""
         page = await self.client.query(topic, key, type=kind, max=limit, cursor=cursor)
         found = Bounded(limit, notes=[*page.notes])
         found.notes += [f"no answer from broker {name}" for name in page.unreachable]
@@ -292,6 +298,11 @@ class Tools:
     ) -> Answer:
         """Sends dead letters to their original topic again; each is sent once."""
         found = Bounded(RESEND_MAX)
-        sent = await self.client.admin.groups.resend_dead_letters(group, offsets, broker=broker)
+        try:
+            sent = await self.client.admin.groups.resend_dead_letters(group, offsets, broker=broker)
+        except TroveError as error:
+            if error.spec is not errors.TOPIC_NOT_FOUND:
+                raise
+            raise TroveError(errors.GROUP_NOT_FOUND, f"group {group!r} has no dead letters") from error
         found.add_all(asdict(one) for one in sent)
         return found.answer()
