@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONOPTIMIZE
 
 PYTHON ?= python3
-# Two more than there are cores: tests of daemons wait as long as they compute. Those of `make quick` do not wait, and
-# each worker collects all tests.
+# Two more than there are cores: tests of daemons wait as long as they compute. The tests of `make quick` do not wait,
+# and each worker collects all tests.
 CORES := $(shell nproc 2>/dev/null || echo 2)
 WORKERS ?= $(shell echo $$(( $(CORES) + 2 )))
 QUICK_WORKERS ?= $(CORES)
@@ -198,8 +198,8 @@ format: setup ## Format the code and sort the imports
 walks: setup ## Trace five calls and draw their way through the packages: docs/internals/walks.md
 	@$(RUN) -m tests.support.walks
 
-# Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. What it needs is installed
-# at its first run; the build itself takes nothing from a network.
+# Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. Its distributions are
+# installed at its first run; the build itself takes nothing from a network.
 .PHONY: docs-site
 docs-site: $(STAMP_DOCS) ## Build the pages and the API reference as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
@@ -216,7 +216,7 @@ dist: setup ## Build a release: wheels, source distributions, bill of materials,
 sbom: setup ## The bill of materials in CycloneDX, of the lock files: build/sbom.cdx.json
 	@$(RUN) -m deploy.sbom build/sbom.cdx.json
 
-# What it needs is installed at its first run.
+# Its distributions are installed at its first run.
 .PHONY: audit
 audit: $(STAMP_AUDIT) ## Known vulnerabilities of the pinned distributions, from the package index (needs a network)
 	@$(RUN) -m deploy.audit

@@ -4,7 +4,7 @@
     python -m tools.locks --upgrade PROJECTS…    the newest versions
 
 PROJECTS: the pyproject.toml files of our distributions. A lock file has versions and hashes, for every Python
-and system that we support, and names no host. Those of one environment agree with locks/dev.txt.
+and system that we support, and names no host. The lock files of one environment agree with locks/dev.txt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMPILE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One lock file and what it locks."""
+    """One lock file and the requirements that it locks."""
 
     path: str
     sources: tuple[str, ...] = ()  # pyproject.toml files, or a file of requirements
@@ -48,7 +48,7 @@ class Lock:
 
 
 def locks(projects: Sequence[str], uv_locked: str | None) -> Iterator[Lock]:
-    """All of them, in the order in which they depend on each other.
+    """All lock files, in the order in which they depend on each other.
 
     `uv_locked`: the version of uv that stays; None: the newest.
     """

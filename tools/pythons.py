@@ -1,7 +1,7 @@
 """The fast tests on each Python that this machine has: `make test-pythons`.
 
-Each version gets what `make quick` needs in an environment of its own, `.venv-3.12` and so on; the version of
-`.venv` is tested there.
+Each version gets the packages of `make quick` in a separate environment, `.venv-3.12` and so on; the version
+of `.venv` is tested there.
 """
 
 from __future__ import annotations

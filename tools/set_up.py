@@ -35,7 +35,7 @@ OURS: Final = {
 }
 """Our distributions that are installed in editable form, by folder, each after those that it requires."""
 PIP_INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check", "--no-compile")
-"""Without bytecode: what a process imports is compiled when it is first imported."""
+"""Without bytecode: a module is compiled when it is first imported."""
 PIP_UNINSTALL: Final = ("uninstall", "--quiet", "--quiet", "--disable-pip-version-check", "--yes")
 """The second --quiet is for warnings: some of the distributions may not be there."""
 HASHES: Final = "--require-hashes"

@@ -43,7 +43,7 @@ function stale(section) {
   if (section.querySelector(".stale")) return;
   const note = document.createElement("p");
   note.className = "notice warn stale";
-  note.textContent = "No answer now: this is what was known last. It is asked for again.";
+  note.textContent = "No answer now: these are the last known values. They are requested again.";
   section.prepend(note);
 }
 
@@ -84,7 +84,7 @@ if (again) {
   document.addEventListener("visibilitychange", lookAgain);
 }
 
-// --- what does not fit: tables that are wider than the screen, the text of a cell that is cut off --------------------
+// --- content that does not fit: tables that are wider than the screen, the text of a cell that is cut off --------------------
 function markCut() {
   for (const one of document.querySelectorAll(".scroll")) {
     const cut = one.scrollWidth > one.clientWidth + 1;

@@ -19,7 +19,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 /**
  * The official Java client of RocketMQ 5 with one server: sends with 64 in flight, or receives and acknowledges.
  *
- * <p>Official send|receive TOPIC GROUP SECONDS TURNS ENDPOINTS...: the servers take turns of so many seconds, after a
+ * <p>Official send|receive TOPIC GROUP SECONDS TURNS ENDPOINTS...: the servers take turns of SECONDS each, after a
  * warm-up each; prints a JSON list with an object for each server. A turn ends with its last answer; the rate of one
  * without messages is 0.
  */
