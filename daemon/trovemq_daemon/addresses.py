@@ -126,7 +126,7 @@ def warn_of_open(addresses: Mapping[str, Address | None]) -> None:
                 "access.open",
                 setting=setting,
                 address=str(address),
-                message="everybody who reaches this address is served: callers are not authenticated",
+                message="every client that reaches this address is served: callers are not authenticated",
             )
 
 

@@ -109,7 +109,7 @@ class Sessions:
         self._users = users
         self._salt_key = salt_key
         self._random_bytes = random_bytes
-        self._nobody = Verifier(random_bytes(KEY_SIZE), random_bytes(KEY_SIZE))
+        self._no_user = Verifier(random_bytes(KEY_SIZE), random_bytes(KEY_SIZE))
         self._handshakes: OrderedDict[str, _Begun] = OrderedDict()
         self._begun_by: Counter[str] = Counter()
         """The number of _handshakes by address."""
@@ -129,7 +129,7 @@ class Sessions:
         except ScramError as error:
             raise _failed(str(error)) from None
         user = self._users.user(first.access_key)
-        salt = user.salt if user is not None else self._salt_of_nobody(first.access_key)
+        salt = user.salt if user is not None else self._salt_of_unknown(first.access_key)
         handshake = ServerHandshake(first, salt, self._random_bytes(_NONCE_SIZE).hex())
         self._handshakes[handshake.nonce] = _Begun(handshake, now_ms, source)
         self._begun_by[source] += 1
@@ -146,7 +146,7 @@ class Sessions:
                 del self._begun_by[begun.source]
         return begun
 
-    def _salt_of_nobody(self, access_key: str) -> bytes:
+    def _salt_of_unknown(self, access_key: str) -> bytes:
         return hmac.digest(self._salt_key, access_key.encode(), "sha256")[:SALT_SIZE]
 
     def finish(self, message: str, now_ms: int) -> tuple[str, Session]:
@@ -160,7 +160,7 @@ class Sessions:
         secrets = user.secrets if user is not None and user.enabled else ()
         try:
             which, answer, key = handshake.check(
-                message, tuple(secret.verifier for secret in secrets) or (self._nobody,)
+                message, tuple(secret.verifier for secret in secrets) or (self._no_user,)
             )
         except ScramError as error:
             raise _failed("the access key or the secret is wrong") from error

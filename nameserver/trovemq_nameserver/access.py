@@ -3,7 +3,7 @@ and signed calls as at a broker (daemon/trovemq_daemon/sessions.py).
 
 | call                   | for                                                    |
 |------------------------|--------------------------------------------------------|
-| health, `Authenticate` | everybody                                              |
+| health, `Authenticate` | every caller                                           |
 | routes, reflection     | every user of the file                                 |
 | `Register`             | brokers, each under its own name                       |
 | `Forget`               | administrators; brokers, each under its own name       |

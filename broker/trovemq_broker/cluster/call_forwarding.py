@@ -58,7 +58,7 @@ LOG_IN_S: Final = 3.0
 CALL_S: Final = 30.0
 """Of a client without a deadline."""
 EARLIER_S: Final = 0.1
-"""A call ends so long before the client's deadline, with an error that names the broker."""
+"""Margin before the client's deadline at which a call ends, with an error that names the broker."""
 
 Key = tuple[str, str]
 """A broker, and the use of the connection."""

@@ -19,7 +19,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_proto.errors import TroveError
 
 ROUNDS: Final = 3
-"""The table is compared with the broker so often: a topic may be made while it is founded."""
+"""Comparisons of the table with the broker: a topic may be made while it is founded."""
 
 
 async def found(store: ConfigStore, broker: str, draw_mark: Callable[[], str]) -> None:

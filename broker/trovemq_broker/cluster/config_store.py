@@ -21,7 +21,7 @@ _STORE_ID: Final = re.compile(rb"[0-9a-f]{16}\n?")
 
 
 class Signal:
-    """Wakes everybody who waits for a change of the state."""
+    """Wakes all coroutines that wait for a change of the state."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

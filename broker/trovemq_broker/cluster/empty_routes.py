@@ -20,7 +20,7 @@ from trovemq_proto.positions import EpochMs
 from trovemq_proto.v1 import route_pb2
 
 LOOK_S: Final = 2.0
-"""So often an open stream looks whether another node leads."""
+"""Interval at which an open stream checks whether another node leads."""
 
 
 class EmptyRoutes:

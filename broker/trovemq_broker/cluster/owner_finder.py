@@ -65,7 +65,7 @@ class OwnerFinder:
         self._look_for_another()
         name, named = self.owner(), self._named
         if not name or name == self._broker:
-            return self._nobody()
+            return self._unknown_owner()
         if named is not None and named.name == name and named.address is not None:
             return self._endpoints.at(name, named.address)
         found = self._endpoints.find(name)
@@ -107,7 +107,7 @@ class OwnerFinder:
         what = f"config_owner is {named.name}, which is no broker of the configuration of {self._found}"
         raise TroveError(errors.CONFIG_OTHER_CLUSTER, what, owner=self._found)
 
-    def _nobody(self) -> str:
+    def _unknown_owner(self) -> str:
         """Why no other broker is known as the owner. The next attempt asks that of the setting again."""
         if self.hint and self._named is not None:
             self.hint = ""

@@ -27,7 +27,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 OWNER_WAIT_MS: Final = 10_000
-"""So long a broker that returns waits for the owner, before it serves by its stored table."""
+"""Maximum wait of a broker that returns for the owner, before it serves by its stored table."""
 
 
 class Serving(StrEnum):

@@ -44,8 +44,8 @@ from trovemq_proto.errors import TroveError
 
 REPORT_TIMEOUT_MS: Final = 3_000
 CONNECT_WAIT_MS: Final = 2_000
-"""So long after its start, and after a stream has ended, an owner with other members waits for one of them to
-connect before it acknowledges alone."""
+"""Maximum wait after its start, and after a stream has ended, of an owner with other members for one of them
+to connect, before it acknowledges alone."""
 CHANGES_AT_ONCE_MAX: Final = 256
 LACKING_MAX: Final = 256
 FORGET_FROM: Final = 256

@@ -1,4 +1,4 @@
-"""Warns in the log before a table of topics or groups is full: then each new one is refused for everybody."""
+"""Warns in the log before a table of topics or groups is full: then each new one is refused."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 | plain, on loopback     | any member; with authentication after a log-in (node_login)                       |
 | plain, another address | none                                                                              |
 
-Methods: those of ReplicationService; `Authenticate` for everybody where there is authentication; no other,
+Methods: those of ReplicationService; `Authenticate` for every caller where there is authentication; no other,
 not health or reflection either. A refusal says only that the caller is not allowed.
 
 Invariants

@@ -33,4 +33,4 @@ class StreamSettings:
 FRAME_FAULTS_MAX: Final = 3
 FRAME_FAULTS_WITHIN_MS: Final = 60_000
 HELD_OUT_MS: Final = 60_000
-"""After that many illegal frames within that time the node waits for so long."""
+"""Wait of a node after FRAME_FAULTS_MAX illegal frames within FRAME_FAULTS_WITHIN_MS."""

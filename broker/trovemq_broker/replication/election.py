@@ -74,10 +74,10 @@ from trovemq_broker.replication.promotion import EPOCH_STEP, epoch_of_leader, ep
 from trovemq_proto.errors import TroveError
 
 POLL_MS: Final = 1_000
-"""So often the coordinator is read although no change was heard of."""
+"""Interval at which the coordinator is read although no change was reported."""
 RANK_MS: Final = 150
 AGAIN_MS: Final = 50
-"""After a swap that was not done the next one waits for so long."""
+"""Delay of the next swap after one that was not done."""
 NODE_RECORD_MS: Final = 1_000
 
 

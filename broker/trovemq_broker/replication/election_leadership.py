@@ -38,7 +38,7 @@ from trovemq_broker.replication.election_view import View
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, NowMs, Offset
 
 FLOOR_MS: Final = 10_000
-"""So often the commit is written into the state, if nothing else is."""
+"""Interval at which the commit is written into the state, if nothing else is."""
 
 
 class WantedSwap(NamedTuple):

@@ -48,7 +48,7 @@ from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.whole_end import whole_until
 
 SILENCE_MS: Final = 3_000
-"""Without a frame for so long the stream is ended, and opened again."""
+"""Time without a frame after which the stream is ended, and opened again."""
 
 
 class FollowerLog(NodeLog, Protocol):

@@ -60,7 +60,7 @@ CATCH_UP_BYTES_MAX: Final = 384 << 10
 """Of a frame to a copy that lacks more than a window: read and written it costs the loop 0.4 ms. Of one with
 256 records or fewer the follower's index puts off the work, which costs it more."""
 COMMIT_MS: Final = 2
-"""So long a moved commit waits for data to travel with, before a heartbeat carries it."""
+"""Maximum wait of a moved commit for data to travel with, before a heartbeat carries it."""
 
 
 class LeaderLog(NodeLog, Protocol):

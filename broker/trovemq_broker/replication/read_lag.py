@@ -21,7 +21,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN
 
 QUICKEST_MS: Final = 60_000
-"""So long the quickest heartbeat counts at least, and twice that at most: two clocks drift."""
+"""Minimum time that the quickest heartbeat counts, and twice that at most: two clocks drift."""
 
 
 class ReaderLag(NamedTuple):

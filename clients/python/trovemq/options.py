@@ -62,9 +62,9 @@ class ClientOptions:
         redact: Changes texts before they are kept with a dead letter: called with the text of an exception,
             or the reason of `dead_letter`, it returns the text to keep. None: an address loses its secret.
         busy_poll_us: After a message or call that is the only one under way, the event loop looks for its
-            answer for so long without sleeping, in microseconds, at most 10,000; 0: it sleeps at once. A near
-            answer comes up to twice as fast: a processor that sleeps takes long to wake. Where answers take
-            longer the loop soon stops trying.
+            answer for this long without sleeping, in microseconds, at most 10,000; 0: it sleeps at once. A
+            near answer comes up to twice as fast: a processor that sleeps takes long to wake. Where answers
+            take longer the loop soon stops trying.
         channel_options: Further gRPC channel arguments, applied last.
     """
 

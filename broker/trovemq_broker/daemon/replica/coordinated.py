@@ -204,7 +204,7 @@ class Coordinated:
         self._give(lambda now: election.switch_over(target, now))
 
     async def pause(self, seconds: int) -> None:
-        """No other leader is chosen for so long; 0: no longer. TroveError COORDINATION_UNAVAILABLE."""
+        """No other leader is chosen for `seconds`; 0 ends a pause. TroveError COORDINATION_UNAVAILABLE."""
         former = (await self._coordinator.read()).values.get(PAUSE)
         if seconds:
             lease = await self._coordinator.grant(seconds)

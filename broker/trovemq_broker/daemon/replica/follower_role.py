@@ -55,7 +55,7 @@ from trovemq_store.replica.membership import Member
 RETRY_LEADING_S: Final = 0.5
 RETRY_LEADING_MAX_S: Final = 30.0
 OTHER_LEADS_S: Final = 2.0
-"""So long a former leader waits for the node to lead that gathers promises when it comes back."""
+"""Maximum wait of a former leader for the node to lead that gathers promises when it comes back."""
 
 
 class QuickRetries:
@@ -588,4 +588,4 @@ class FollowerRole:
 
 
 def _nothing(_queues: Grown) -> None:
-    """Nobody waits for messages."""
+    """No consumer waits for messages here."""

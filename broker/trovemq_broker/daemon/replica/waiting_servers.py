@@ -324,7 +324,7 @@ class WaitingServers:
             return self._security.table.failure
         if self._entries is None or not self._entries.have_users:
             return None
-        text = "the group has users, and authentication_enable is off here: it would serve everybody"
+        text = "the group has users, and authentication_enable is off here: it would serve every caller"
         return TroveError(errors.AUTHENTICATION_DISABLED, text)
 
     async def stop(self) -> None:

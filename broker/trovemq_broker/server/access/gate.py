@@ -47,7 +47,7 @@ from trovemq_store.topics.creators import Creator
 HOLD_S: Final = 1.0
 HOLD_GROWTH_MAX: Final = 4
 HELD_FEW: Final = 8  # calls of one caller that are delayed at a time before delays grow
-DEADLINE_MARGIN_S: Final = 1.0  # a longer delay ends so long before the caller's deadline
+DEADLINE_MARGIN_S: Final = 1.0  # before the caller's deadline, at which a longer delay ends
 HOLD_STEP_S: Final = 0.005  # longer than a refused call takes the loop
 HELD_MAX: Final = 512  # of one caller: each is one of the open calls, whose number is limited
 _GOLDEN: Final = 0.6180339887498949  # its multiples, less their whole parts, lie evenly between 0 and 1

@@ -2,7 +2,7 @@
 
 | a row               | meaning                                                                        |
 |---------------------|--------------------------------------------------------------------------------|
-| OPEN                | everybody, also without credentials                                            |
+| OPEN                | every caller, also without credentials                                         |
 | USER                | every user                                                                     |
 | SUPER               | super users                                                                    |
 | a function          | the needs of one request, or of one message of a stream; all must be met       |

@@ -1,4 +1,4 @@
-"""Methods that everybody may call, and calls of unknown callers: counted by address.
+"""Methods that every caller may call, and calls of unknown callers: counted by address.
 
 Handshakes and health checks need no credentials, and a call with wrong ones is refused after some work. The
 quotas of addresses apply to both: calls beyond them wait, and are then refused.

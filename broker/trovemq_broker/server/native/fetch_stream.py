@@ -153,7 +153,7 @@ class FetchStream(ReplyStream):
         self._standing[fetch.fetch_id] = fetch
 
     def _woken(self, fetch: FetchWait, grown: bool) -> None:
-        """Answers now: who sent the message has its answer. Later if the client has not read earlier
+        """Answers now: the message's producer has its answer. Later if the client has not read earlier
         replies."""
         if not grown:
             del self._waiters[fetch]  # LongPolls has forgotten it

@@ -35,7 +35,7 @@ from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 EARLIER_S: Final = 0.2
-"""A forwarded call ends so long before the client's deadline, with an error that names the owner."""
+"""Margin before the client's deadline at which a forwarded call ends, with an error that names the owner."""
 _IN_DOUBT: Final = "the change may or may not have been made"
 
 

@@ -26,7 +26,7 @@ from trovemq_proto.remoting.json_text import json_text
 
 LOCK_MS: Final = 60_000
 TRUST_MS: Final = 30_000
-"""A client does not trust a lock any more when it was not renewed for so long."""
+"""Time without a renewal after which a client does not trust a lock any more."""
 LOCKS_MAX: Final = 262_144
 EXPIRY_MS: Final = 1_000
 QUEUES_MAX: Final = 16_384  # of one request

@@ -35,7 +35,7 @@ def read_fetch(request: message_pb2.FetchRequest) -> Fetch | MoreReplies:
 
 def read_pull(request: message_pb2.FetchRequest) -> Fetch:
     """The command of a Pull, which has one reply. One that bears a replica's lag waits no longer than that:
-    its empty reply says that the queue had not grown so long."""
+    its empty reply says that the queue had not grown in that time."""
     wait_ms = min(request.wait_ms, request.max_lag_ms) if request.max_lag_ms > 0 else request.wait_ms
     return Fetch(request.fetch_id, pull_request(request), wait_ms, request.replies_max)
 

@@ -135,7 +135,7 @@ class Replicas:
         raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
 
     async def pause_failover(self, group: str, *, seconds: int) -> ReplicaGroup:
-        """No other leader is chosen for so long, whatever happens to the present one.
+        """No other leader is chosen for `seconds`, whatever happens to the present one.
 
         Args:
             group: The group, which chooses its leaders by etcd.

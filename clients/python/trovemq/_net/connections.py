@@ -40,7 +40,7 @@ LEADER_S_MAX = 1.0
 LEADER_LOOK_S = 0.1
 NODES_FOLLOWED_MAX = 16
 FILLING_S = 10.0
-"""Brokers have registered at a nameserver again so long after its start: they try every 5 s at least."""
+"""Time after a nameserver's start by which brokers have registered again: they try every 5 s at least."""
 
 
 class ConnectionPool:

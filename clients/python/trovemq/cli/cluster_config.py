@@ -260,7 +260,7 @@ def _show(session: Session, made: ConfigTakeOver) -> None:
         "generation": str(made.generation),
         "version": made.version,
         "copy of": made.source,
-        "took part": ", ".join(made.promised) or "nobody else",
+        "took part": ", ".join(made.promised) or "no other broker",
         "not reached": ", ".join(made.unreached) or "none",
         "dropped": counted(len(dropped), "change") if dropped else "nothing",
     }

@@ -33,7 +33,7 @@ NEW_POLL_S: Final = 0.5
 NOTICE_S: Final = 60.0
 """After this time a start that waits says why."""
 STABLE_S: Final = 10.0
-"""A member that ran for so long is started again after the shortest delay."""
+"""Run time of a member after which it is started again with the shortest delay."""
 RESTARTS_MAX: Final = 10
 DELAYS: Final = Backoff(delay_ms=200.0, delay_max_ms=30_000.0)
 STOP_S_MAX: Final = 15.0
