@@ -31,7 +31,8 @@ async def never_logged(_end: PhysicalOffset) -> None:
 
 
 class SavedChange(Protocol):
-    """A change of a table: see Change."""
+    """A prepared change of a table. run() makes it and may block, except if it is `logged`: then it appends
+    records, at `places` and up to `end`."""
 
     @property
     def logged(self) -> bool: ...

@@ -112,8 +112,8 @@ class _Draft:
             raise TroveError(errors.REQUEST_ILLEGAL, f"{entry.key}: not the form of a subject")
 
     def delete(self, key: Key) -> None:
-        """A user goes with its rules and its quota, as by delete_user(): another user of that name must not
-        get them."""
+        """Removes an entry; a user with its rules and its quota, which a later user of that name must not
+        get."""
         if key.kind is Kind.USER:
             self.users.pop(key.name, None)
             self.rules = {number: rule for number, rule in self.rules.items() if rule.subject != key.name}

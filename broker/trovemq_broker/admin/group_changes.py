@@ -34,7 +34,8 @@ PutGroup = Callable[[SubscriptionGroup | None], SubscriptionGroup]
 
 class GroupChanges:
     """`persist_offsets` writes the consumer offsets to disk; `changed` is called with each group that was
-    altered or deleted, `deleted` with each one that is gone. `durable`: see ChangeSaver."""
+    altered or deleted, `deleted` with each one that is gone. durable(end) returns when the log is on disk,
+    and in a replica group committed, up to `end`; TroveError."""
 
     def __init__(
         self,

@@ -44,8 +44,8 @@ class SecurityChanges:
         await self.durable(end)
 
     async def settle(self, commit_limit: PhysicalOffset) -> None:
-        """Returns when no change is running. The store is closed next, which syncs its log: see
-        ChangeSaver.settle()."""
+        """Returns when no change is running; changes that wait for the log are made, up to the commit limit.
+        The store is closed next, which syncs its log."""
         async with self._changing:
             pass
         self._saver.settle(commit_limit)

@@ -49,8 +49,8 @@ class _Wanted:
 
 class TopicChanges:
     """`persist_offsets` writes the consumer offsets to disk, without those of a deleted topic; `deleted` is
-    called with each deleted topic, `closed` with one that may not be read or written any more. `durable`: see
-    ChangeSaver."""
+    called with each deleted topic, `closed` with one that may not be read or written any more. durable(end)
+    returns when the log is on disk, and in a replica group committed, up to `end`; TroveError."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class TopicChanges:
         """Creates or replaces the topics of these names, PUT_AT_ONCE_MAX with one write: `wanted` has for
         each the function that makes it from the present one. Returns the refusals by name: those of the
         functions, TOPIC_ILLEGAL, LIMIT_EXCEEDED, INDEX_DISABLED, DISK_FULL, STORE_FAILED,
-        SERVICE_NOT_AVAILABLE. As with alter(), deduplication works when this returns."""
+        SERVICE_NOT_AVAILABLE. Deduplication works when this returns, also for ids that were stored before."""
         refusals: dict[str, TroveError] = {}
         deduplicated: list[str] = []
         all_names = list(wanted)

@@ -64,9 +64,9 @@ class AtomicCommits:
     ) -> Committed:
         """Appends the run: all of it is in the log when this returns, and must be synced up to `end`.
 
-        The caller has checked the messages, as for MessageStore.append(). TroveError
-        TRANSACTION_SIZE_EXCEEDED, RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, TRANSACTION_ILLEGAL (another
-        transaction has the id), and the errors of Deduplication.append: nothing was stored.
+        The caller has checked each message by the rules of its topic. TroveError TRANSACTION_SIZE_EXCEEDED,
+        RECEIPT_HANDLE_ILLEGAL, TRANSACTION_DUPLICATE, TRANSACTION_ILLEGAL (another transaction has the id),
+        and the errors of an append: nothing was stored.
         """
         if run.transaction_id in self.ends:
             committed = self.ends.committed(run.transaction_id)

@@ -94,7 +94,8 @@ class EtcdClient:
         return await self._repeated(rpc, lambda channel: self._unary(channel, rpc, request))
 
     async def first_reply(self, rpc: Rpc, request: Message) -> Any:
-        """Of a stream, which ends then. TroveError as of call()."""
+        """The first reply of a stream, which ends then. TroveError COORDINATION_UNAVAILABLE,
+        COORDINATION_ILLEGAL."""
 
         async def ask(channel: Channel) -> Any:
             stream = channel.stream_stream(rpc.path)(metadata=self._metadata() + _WITH_LEADER, timeout=TRY_S)
@@ -107,7 +108,8 @@ class EtcdClient:
         return await self._repeated(rpc, ask)
 
     async def replies(self, rpc: Rpc, request: Message) -> AsyncGenerator[Any, None]:
-        """Of a stream, at one endpoint. TroveError as of call(), at its end, too."""
+        """The replies of a stream, at one endpoint. TroveError COORDINATION_UNAVAILABLE, at the stream's end,
+        too; COORDINATION_ILLEGAL."""
         at = self._at
         async with self._reported(rpc, at):
             await self._log_in(self._channel(at))

@@ -91,8 +91,8 @@ class Accumulator:
 
     def queue_of(self, topic: str, queue_id: QueueId) -> QueueId:
         """The queue of a batch that is to be encoded, which waits for the others of its iteration: the named
-        one, or for -1 the one that all batches of this iteration without a queue share. Raises as
-        topic_for_write()."""
+        one, or for -1 the one that all batches of this iteration without a queue share. TroveError
+        TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, and others: the topic may not be written."""
         if queue_id >= 0:
             self._appender.topic_for_write(topic, queue_id)
             chosen = queue_id

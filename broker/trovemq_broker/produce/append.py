@@ -272,7 +272,8 @@ class Appender(Admission):
         return batch
 
     def _queue(self, topic: str, queue_id: QueueId) -> _Queue:
-        """A queue that may be written. Raises as topic_for_write."""
+        """A queue that may be written. TroveError TOPIC_ILLEGAL, TOPIC_NOT_FOUND, TOPIC_CLOSED,
+        QUEUE_NOT_FOUND, SERVICE_NOT_AVAILABLE."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None and queue.config is self._store.topics.get(topic):
             return queue

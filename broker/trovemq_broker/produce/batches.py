@@ -25,10 +25,11 @@ assert _HEAD.size == BORN_HOST_AT + HOST_SIZE_IPV4, "all fields up to the born h
 class Batch(NamedTuple):
     """Encoded records for one queue.
 
-    record_count: of the records, each of which has its own born host; 0: not known. born_host, owned: as of
-    Appender.append(). stream: batches with the same one keep their order in the log across queues. split:
-    parts of the batch, of several senders, each with its own Done; if the batch is refused, they are appended
-    one after the other instead, and the batch's own Done is not called.
+    record_count: of the records, each of which has its own born host; 0: not known. born_host: the sender's
+    address, for all records; None: each has its own. owned: the records are a writable view that the caller
+    never uses again, so they are not copied. stream: batches with the same one keep their order in the log
+    across queues. split: parts of the batch, of several senders, each with its own Done; if the batch is
+    refused, they are appended one after the other instead, and the batch's own Done is not called.
     """
 
     topic: str

@@ -38,7 +38,8 @@ __all__ = ["GroupCommit", "Grown"]
 
 
 class Flushable(Protocol):
-    """A sync that was prepared: see trovemq_store.log.commit_log.FlushWork."""
+    """A sync that was prepared: when run() returns, which blocks, the log is on disk up to `end`.
+    StorageError: nothing may be acknowledged."""
 
     end: PhysicalOffset
 

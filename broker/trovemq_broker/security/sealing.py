@@ -88,7 +88,8 @@ class SecretSealer:
         return self._key.seal(self._prefix + name, secrets, self._random_bytes(NONCE_SIZE))
 
     def open(self, name: str, sealed: str) -> bytes:
-        """ValueError, as of SealingKey.open()."""
+        """The secrets under that name. Raises ValueError if the text was sealed with another key or for
+        another name, or is damaged."""
         return self._key.open(self._prefix + name, sealed)
 
 

@@ -233,8 +233,8 @@ class OpenNode:
                 self._take_place(replace(self.place, leads=False))
 
     def cut_unfinished_run(self) -> None:
-        """Before the first record of an own leadership: see MessageStore.cut_unfinished_run. TroveError;
-        StorageError."""
+        """Cuts an atomic run at the log's end that lacks its last records, before the first record of a
+        leadership of this node; the store is then opened again. TroveError; StorageError."""
         if self.store.cut_unfinished_run(self.file):
             commit = self.state.commit
             self.store.close(wall_ms())

@@ -141,7 +141,7 @@ class Delivery(Receiving):
 
     def release_client(self, client_id: str, now_ms: EpochMs, gone_ms: EpochMs | None = None) -> None:
         """The client is gone since gone_ms (None: now): its messages under renewed leases can be received
-        again released_after_ms later. If it has many, renew() releases the rest: see is_releasing."""
+        again released_after_ms later. If it has many, the next calls of renew() release the rest."""
         self.context.renewals.drop_client(client_id, now_ms if gone_ms is None else gone_ms)
         self._release_dropped(now_ms)
 
@@ -183,7 +183,8 @@ class Delivery(Receiving):
     def own_offsets_steps(
         self, timers: Timers, group: SubscriptionGroup, topics: Iterable[str], now_ms: EpochMs
     ) -> Steps[None]:
-        """See own_offsets.py; forget_group() follows when the offsets are in the log."""
+        """Copies the group's unacknowledged messages to its classic retry topic: from then on its consumers
+        keep their offsets themselves. forget_group() follows when the offsets are in the log. TroveError."""
         return own_offsets_steps(self.context, self.group_topics, timers, group, topics, now_ms)
 
     def has_group(self, group: str) -> bool:
@@ -192,7 +193,7 @@ class Delivery(Receiving):
 
     def forget_group(self, group: str, now_ms: EpochMs) -> None:
         """Forgets a deleted group, without its stored offsets. The event is in the log before the first
-        delivery to a new group of that name, as in forget_topic()."""
+        delivery to a new group of that name: otherwise a start would take new messages for consumed ones."""
         if self.group_topics.forget(group, None):
             self.context.add(Event(EventKind.FORGOTTEN, now_ms, group))
             self._flush_events(now_ms)

@@ -65,7 +65,7 @@ class PackedLeases:
 
     # --- adding --------------------------------------------------------------------------------------
     def add(self, leases: Sequence[tuple[Lease, Sequence[int]]]) -> None:
-        """Adds leases with their open offsets, ascending. See can_pack()."""
+        """Adds leases that can_pack() accepts, each with its open offsets, ascending."""
         rows: list[Row] = []
         for lease, offsets in leases:
             client = self._clients.setdefault(lease.client_id, len(self._names))
@@ -306,7 +306,7 @@ class PackedLeases:
 
     # --- the snapshot --------------------------------------------------------------------------------
     def save(self) -> tuple[list[str], list[bytes]]:
-        """(client ids, rows of each leaf); see restore()."""
+        """The client ids, and the rows of each leaf, serialised by ROW_DTYPE; restore() reads both."""
         return list(self._names), [leaf.rows().tobytes() for leaf in self._leaves if len(leaf.rows())]
 
     def restore(self, names: list[str], leaves: list[bytes]) -> None:

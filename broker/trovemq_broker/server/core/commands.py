@@ -83,7 +83,8 @@ class ClientCommands:
         return await self._ask(client_id, group, command, timeout_ms)
 
     async def print_stack_trace(self, client_id: str, group: str, timeout_ms: int = TIMEOUT_MS) -> Answer:
-        """The stacks of the consumer's threads. Raises as verify_message."""
+        """The stacks of the consumer's threads. TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT,
+        NOT_IMPLEMENTED (the client does not support it), LIMIT_EXCEEDED."""
         return await self._ask(client_id, group, PrintStackTrace(self._make_nonce()), timeout_ms)
 
     def recover_orphaned_transaction(

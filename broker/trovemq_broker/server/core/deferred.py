@@ -39,7 +39,7 @@ class DeferredMessages:
         now_ms: EpochMs,
     ) -> Scheduled:
         """Stores a message to be delivered at deliver_ms (epoch ms). A negative queue_id lets the broker
-        choose. Raises TroveError as Scheduling.schedule."""
+        choose. TroveError DELIVERY_TIME_ILLEGAL, LIMIT_EXCEEDED, and the errors of an append."""
         record = self._record(topic, queue_id, message, born_host, now_ms)
         scheduled = self._scheduling.schedule(record, deliver_ms, now_ms)
         self._count(topic, scheduled.result)
@@ -56,8 +56,9 @@ class DeferredMessages:
         born_host: bytes,
         now_ms: EpochMs,
     ) -> AppendResult:
-        """Stores a half message of that client; it can be asked from now on. `immunity_ms`: see
-        Transactions.prepare. Raises TroveError as Transactions.prepare and append_once."""
+        """Stores a half message of that client; it can be asked from now on. `immunity_ms`: delay of its
+        first check; 0: the time in the settings. TroveError TRANSACTION_ILLEGAL (no UNIQ_KEY),
+        LIMIT_EXCEEDED, and the errors of an append."""
         core = self._core
         record = self._record(topic, queue_id, message, born_host, now_ms)
         result = append_once(

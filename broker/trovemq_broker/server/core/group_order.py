@@ -48,8 +48,8 @@ class GroupOrder:
         self._warned: set[tuple[str, str]] = set()
 
     def for_use(self, name: str, topics: Iterable[str], now_ms: EpochMs) -> SubscriptionGroup:
-        """The group, which reads these topics; it is created if it is new. As
-        SubscriptionGroups.for_use()."""
+        """The group, which reads these topics; an unknown one is created if settings allow that. TroveError
+        GROUP_NOT_FOUND, GROUP_ILLEGAL, LIMIT_EXCEEDED."""
         group = self._groups.get(name)
         fifo = fifo_topics(self._topics, topics)
         if group is None:

@@ -44,7 +44,7 @@ class TopicTraffic:
 
 
 class ObserveRpc(Protocol):
-    """See trovemq_daemon.metrics.RpcMetrics.observe."""
+    """Counts one answered request. `response`: OK or the symbol of an error."""
 
     def __call__(
         self, method: str, response: str, elapsed_ms: float, *, is_long_polling: bool = False

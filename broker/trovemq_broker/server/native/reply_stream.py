@@ -120,7 +120,7 @@ class ReplyStream:
 
     def reply_soon(self, make: MakeReply, *, flush: bool = False) -> None:
         """Answers a waiting request: `make` returns its reply when it is to be written; None if the request
-        waits again (by begin_waiting). `flush`: see reply_now."""
+        waits again (by begin_waiting). `flush`: it does not wait for others of this iteration of the loop."""
         if not self._may_send:
             self._make_ready(make)
             return
@@ -135,7 +135,8 @@ class ReplyStream:
         self._end_if_idle()
 
     def reply_made(self, message: bytes, *, flush: bool = False) -> None:
-        """Answers a waiting request with this reply. `flush`: see reply_now."""
+        """Answers a waiting request with this reply. `flush`: it does not wait for others of this iteration
+        of the loop."""
         if not self._may_send:
             self._make_ready(lambda: message)
             return

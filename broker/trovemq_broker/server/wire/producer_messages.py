@@ -100,7 +100,8 @@ def _deliver_ms(request: producer_pb2.SendDelayedRequest, now_ms: EpochMs) -> Ep
 
 
 def half_send(request: producer_pb2.PrepareHalfRequest, body_size_max: int, now_ms: EpochMs) -> HalfSend:
-    """The checked command of a PrepareHalf. Raises TroveError as delayed_send."""
+    """The checked command of a PrepareHalf. Raises TroveError by the table of send_checks.py; TOPIC_ILLEGAL,
+    REQUEST_ILLEGAL."""
     check_topic_name(request.topic)
     _check(request.message, body_size_max)
     check_recovery(request.check_after_ms)

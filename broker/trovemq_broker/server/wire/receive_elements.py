@@ -69,7 +69,7 @@ def topic_field(topic: v2.Resource) -> bytes:
 
 
 def fast_element(delivered: Delivered, topic: bytes) -> bytes | None:
-    """The element, serialised; None if the message has another form. `topic`: see topic_field()."""
+    """The element, serialised; None if the message has another form. `topic`: the result of topic_field()."""
     record, _, queue_id, queue_offset, attempt, handle, _ = delivered
     data = bytes(record)
     sys_flag, born_ms, born_host, store_ms, store_host, body_size = _HEADER.unpack_from(data)
