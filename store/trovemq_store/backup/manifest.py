@@ -52,7 +52,7 @@ class FileEntry(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """See the table above."""
+    """The document of manifest.json, by the table above."""
 
     format: int = FORMAT
     created_ms: int

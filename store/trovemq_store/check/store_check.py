@@ -32,7 +32,8 @@ class Progress:
 
 
 class StoreCheck:
-    """One check of one store; steps() once, to its end. begun_at: see QueueCheck."""
+    """One check of one store; steps() once, to its end. begun_at: where a live store's log ended when the
+    check began."""
 
     def __init__(
         self,

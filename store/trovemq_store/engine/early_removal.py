@@ -34,7 +34,7 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """See the table above; both are 0 if nothing is missing."""
+    """The times of the table above, epoch ms; both are 0 if nothing is missing."""
 
     newest_ms: EpochMs = EpochMs(0)
     until_ms: EpochMs = EpochMs(0)

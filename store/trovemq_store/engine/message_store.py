@@ -503,8 +503,8 @@ class MessageStore(StoreReplica):
         return [segment for segment in list(self._log.segments)[:-1] if segment.end <= end]
 
     def trim(self, physical_offset: PhysicalOffset) -> StoreTrim:
-        """The removal of everything before physical_offset, the end of one of closed_segments(): see
-        StoreTrim."""
+        """The removal of everything before physical_offset, the end of one of closed_segments(). Nothing is
+        removed before the steps of StoreTrim are called."""
         assert physical_offset > self.min_offset, "the log begins later afterwards"
         assert any(segment.end == physical_offset for segment in self.closed_segments()), (
             "a restart reads nothing of the segments"

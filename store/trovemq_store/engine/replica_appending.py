@@ -111,7 +111,8 @@ class StoreReplica(StoreAppending):
 
     def cut_unfinished_run(self, replica: ReplicaFile) -> bool:
         """Before the first record of a node's own leadership: cuts an atomic run that lacks its last records
-        at the log's end. True if there is one: then as after begin_truncation(). Errors: as there."""
+        at the log's end. True if there is one: then the store has to be closed and opened again. TroveError
+        STORE_DIVERGED, STORE_FAILED; StorageError."""
         end = whole_end(self._log, self._committed())
         if end == self._log.end:
             return False

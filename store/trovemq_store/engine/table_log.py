@@ -219,7 +219,9 @@ class TableLog:
         internal: bool,
         deleted_below: PhysicalOffset | None = None,
     ) -> Iterator[Appended]:
-        """See ConfigLog."""
+        """Appends a record for each entry; a value of None deletes it. Few entries lie in one run, which is
+        in the log whole or not at all. internal: accepted also while the disk reserve refuses new messages.
+        deleted_below: of a topic's deletion. TroveError, after the runs that were yielded."""
         store = self._store
         settings = store.settings
         size_max = min(settings.batch_size_max, settings.commit_log_file_size // 2)

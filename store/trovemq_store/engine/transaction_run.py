@@ -48,7 +48,8 @@ class _Log(Protocol):
     def append(
         self, batch: RecordBatch, parts: Sequence[tuple[str, int, int]], now_ms: EpochMs, *, seal: Seal
     ) -> list[AppendResult]:
-        """See StoreAppending."""
+        """Appends the parts (topic, queue id, number of records) of a batch under the seal of its run.
+        TroveError: nothing was appended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class EventLog:
         return self._next_offset
 
     def add(self, event: Event) -> None:
-        """Adds the event to the pending ones; see flush()."""
+        """Adds the event to the pending ones, which flush() appends."""
         self._pending.append(event)
 
     def check_space(self) -> None:

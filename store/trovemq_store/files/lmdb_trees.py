@@ -42,7 +42,7 @@ Entries = Callable[[], Iterable[tuple[bytes, bytes]]]
 
 
 class LmdbCursor:
-    """See TreeCursor."""
+    """A cursor of LMDB in the reader's transaction."""
 
     def __init__(self, owner: LmdbTrees, cursor: Any) -> None:
         self._owner = owner
@@ -66,7 +66,7 @@ class LmdbCursor:
 
 
 class LmdbReader:
-    """One snapshot; see TreeReader."""
+    """One snapshot: a read transaction of LMDB."""
 
     def __init__(self, owner: LmdbTrees) -> None:
         self._owner = owner
@@ -136,7 +136,7 @@ class LmdbReader:
 
 
 class LmdbTrees:
-    """See Trees. The constructor raises StorageError: EINVAL if the file is not a whole file of LMDB; with
+    """Trees in one file. The constructor raises StorageError: EINVAL if it is not a whole file of LMDB; with
     `read_only` (for trees that are not written) also if a tree is missing."""
 
     def __init__(self, directory: str, path: str, names: Sequence[str], *, read_only: bool = False) -> None:
@@ -298,7 +298,8 @@ def _take_out_page(cursor: Any) -> list[tuple[bytes, bytes]]:
 
 
 def check_structure(directory: str, path: str) -> Sequence[str]:
-    """See FileSystem.check_trees."""
+    """The faults in the structure of the directory's trees, which must not be open; none if there is no
+    file. Reads the whole file. StorageError with `path`."""
     if not os.path.exists(os.path.join(directory, DATA_NAME)):
         return []
     try:

@@ -14,7 +14,7 @@ Maps = Mapping[str, dict[bytes, bytes]]
 
 
 class MemoryCursor:
-    """See TreeCursor."""
+    """A cursor over a sorted list of keys."""
 
     def __init__(self, keys: Sequence[bytes], entries: Mapping[bytes, bytes]) -> None:
         self._keys = keys
@@ -33,7 +33,7 @@ class MemoryCursor:
 
 
 class MemoryReader:
-    """One snapshot; see TreeReader."""
+    """One snapshot of the mappings."""
 
     def __init__(self, maps: Maps) -> None:
         self._maps = maps
@@ -92,7 +92,7 @@ class TreeContent:
 
 
 class MemoryTrees:
-    """See Trees."""
+    """Sorted trees in memory; a commit survives a power cut of MemoryFileSystem."""
 
     def __init__(self, content: TreeContent, names: Sequence[str]) -> None:
         self._content = content

@@ -72,7 +72,8 @@ def _check_space(descriptor: int, size: int) -> None:
 
 
 def check_readable(mapping: mmap.mmap, path: str, begin: int, end: int) -> None:
-    """See File.check_readable. Kernels before 5.14 do not know: there every range passes."""
+    """Brings [begin, end) of the mapping into memory. StorageError with `path` if the disk does not return
+    it. Kernels before 5.14 do not know: there every range passes."""
     begin -= begin % mmap.PAGESIZE
     try:
         mapping.madvise(_POPULATE_READ, begin, end - begin)
@@ -94,7 +95,7 @@ def find(absolute: str, path: str) -> os.stat_result | None:
 
 
 def read_head(absolute: str, length: int) -> FileHead:
-    """See FileSystem.head. OSError."""
+    """The first `length` bytes (fewer if the file is shorter), without mapping it. OSError."""
     descriptor = os.open(absolute, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size

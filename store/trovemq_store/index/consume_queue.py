@@ -349,7 +349,10 @@ class ConsumeQueue:
         *,
         drop_after_gap: bool = False,
     ) -> None:
-        """Finds the queue's files and its end; see ConsumeQueues.load.
+        """Finds the queue's files and its end.
+
+        trusted_position: None after a clean stop: every unit counts. Otherwise units of records at or after
+        it are cut. deleted_below: files that begin with units of records below it are removed.
 
         Raises TroveError STORE_SETTINGS_MISMATCH.
         """

@@ -184,7 +184,8 @@ class ConsumeQueues:
 
     # --- the projection -----------------------------------------------------------------------------
     def apply(self, batch: DispatchBatch) -> None:
-        """See Projection. Raises QueueGapError; nothing is then written."""
+        """Adds the units of the records at or after `position`. Raises QueueGapError: nothing was written;
+        StorageError: the same batch may be applied again."""
         if batch.end <= self._position:
             return
         runs = self._runs(batch)

@@ -285,7 +285,7 @@ class IndexFile:
                 self.count = count
 
     def expect_full(self) -> None:
-        """The file is full: a later one was begun, or its last item is good. See expect_count()."""
+        """Sets the count to that of a full file: a later one was begun, or its last item is good."""
         self.expect_count(self._item_count)
 
     def truncate_to(self, physical_offset: PhysicalOffset, end_timestamp: EpochMs | None) -> None:

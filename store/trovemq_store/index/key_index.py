@@ -254,7 +254,8 @@ class KeyIndex:
 
     # --- the projection -----------------------------------------------------------------------------
     def apply(self, batch: DispatchBatch) -> None:
-        """See Projection. After a StorageError some records may be indexed already; position says which."""
+        """Indexes the keys of the records at or after `position`. After a StorageError some records may be
+        indexed already; position says which."""
         if batch.end <= self._position:
             return
         if len(batch.records):

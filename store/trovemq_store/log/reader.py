@@ -43,7 +43,8 @@ class LogReader:
     """Reads from `position` on. After the iteration `position` is where it stopped.
 
     `known_end`: the log is known to reach to here. `limit`: nothing at or after it is read (None: read to the
-    end of the log). `damages` lists the ranges that were skipped. step_ms: see StoreState.step_ms.
+    end of the log). `damages` lists the ranges that were skipped. step_ms: no later record is earlier
+    than this, epoch ms, if store times step back; 0: they do not.
     """
 
     log: CommitLog

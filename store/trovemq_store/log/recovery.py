@@ -62,7 +62,8 @@ def scan_log(
     step_ms: int = 0,
 ) -> RecoveredLog:
     """Reads from `begin` to the log's end, calling `apply` with each run, and how many bytes of damage were
-    skipped before it. runs_sealed: see WholeRuns; step_ms: see StoreState."""
+    skipped before it. runs_sealed: marks of atomic runs count under the broker's seal only. step_ms: no later
+    record is earlier than this, epoch ms, if store times step back; 0: they do not."""
     reader = LogReader(log, max(begin, log.min_offset), known_end, step_ms=step_ms)
     runs = WholeRuns(reader, sealed=runs_sealed)
     records, timestamp = 0, EpochMs(0)

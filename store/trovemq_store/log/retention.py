@@ -125,8 +125,8 @@ def decide(
     before_ms: int = 0,
 ) -> Decision:
     """closed: the segments that may be removed, oldest first; only as many are read as needed. hour: local,
-    0 to 23. held_from, free_to: see held_log.py; before_ms: see with_ages(). now_ms: 0 while the clock is not
-    to be trusted; then nothing is old."""
+    0 to 23. held_from, free_to: of the table above; before_ms: the highest store time before these segments,
+    if the first one's step back. now_ms: 0 while the clock is not to be trusted; then nothing is old."""
     due = hour in policy.hours or disk.above(policy.used_percent_max) > 0
     to_free = 0
     if policy.forcible_enable:

@@ -53,7 +53,7 @@ QUEUE_ENDS_MAX: Final = 4096
 
 
 class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """See the table above; offsets are physical, in bytes."""
+    """The document of state.json, by the table above; offsets are physical, in bytes."""
 
     format: int = FORMAT
     commit_log_file_size: int

@@ -73,7 +73,7 @@ _DIRECTORIES: Final = (DIRECTORY, "consumequeue", "index", "timerlog", "trovemq/
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
-    """See the table above."""
+    """The document of the file, by the table above."""
 
     format: int = FORMAT
     begin: int

@@ -44,7 +44,7 @@ FORMAT: Final = 1
 
 
 class _Content(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """See the table above."""
+    """The document of replica.json, by the table above."""
 
     format: int = FORMAT
     promised_epoch: int = 0

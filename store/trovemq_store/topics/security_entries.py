@@ -94,7 +94,8 @@ class SecurityFile:
     def begin_save(
         self, changes: Mapping[str, JsonObject | None], _version: JsonObject
     ) -> Callable[[], None]:
-        """See ConfigFile."""
+        """Returns the function that saves the changes, which may block and may run in another thread; a value
+        of None deletes the entry."""
         after = {**self._values, **changes}
         kept: JsonObject = {name: value for name, value in after.items() if value is not None}
         return partial(self._save, kept)

@@ -172,7 +172,8 @@ class GroupsFile:
         return self._document
 
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
-        """Begins to save the file; see ConfigFile for the steps."""
+        """Returns the function that saves the changes, which may block and may run in another thread; a value
+        of None deletes the group."""
         values = {**object_member(self._document, _TABLE), **changes}
         kept = {name: value for name, value in values.items() if value is not None}
         document = {"forbiddenTable": {}, **self._document, "dataVersion": version, _TABLE: kept}

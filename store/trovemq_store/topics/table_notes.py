@@ -54,7 +54,7 @@ class NotedContent:
 
 @dataclass(frozen=True, slots=True)
 class TableNote:
-    """See the table above."""
+    """A table's note, by the table above."""
 
     begin: PhysicalOffset
     contents: tuple[NotedContent, ...]

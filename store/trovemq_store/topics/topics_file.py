@@ -70,7 +70,8 @@ class TopicsFile:
         return document
 
     def begin_save(self, changes: Mapping[str, JsonObject | None], version: JsonObject) -> Callable[[], None]:
-        """Begins to save the file; see ConfigFile for the steps."""
+        """Returns the function that saves the changes, which may block and may run in another thread; a value
+        of None deletes the topic."""
         texts = {name: None if value is None else _text(name, value) for name, value in changes.items()}
         entries: list[bytes] = []
         if len(self._texts) >= JOURNAL_FROM and not self._whole_next:

@@ -78,7 +78,7 @@ POSTINGS_MAX: Final = 200
 
 
 class TopicEntry(NamedTuple):
-    """See the tree `topics`."""
+    """The value of an entry of the tree `topics`."""
 
     number: int
     since: PhysicalOffset

@@ -49,7 +49,7 @@ PriorityTopics = Callable[[], frozenset[str]]
 
 
 class OrderEntries:
-    """Builds the changes of `order`; see TreeBuilder."""
+    """Builds the changes of the tree `order`."""
 
     def __init__(self, trees: Trees, topics: PriorityTopics) -> None:
         self._trees = trees

@@ -75,7 +75,7 @@ def top(
 
 
 class ProducerEntries:
-    """Builds the changes of both trees; see TreeBuilder. `ids` says which topics are deduplicated."""
+    """Builds the changes of both trees. `ids` says which topics are deduplicated."""
 
     def __init__(self, trees: Trees, ids: UniqueIdEntries, producers_max: int) -> None:
         self._trees = trees
@@ -204,7 +204,7 @@ def _change_window(
 
 
 class ProducerSweeper:
-    """Forgets producers that have stored nothing within their topic's window, in steps; see Sweeper."""
+    """Forgets producers that have stored nothing within their topic's window, in steps."""
 
     def __init__(
         self, trees: Trees, entries: ProducerEntries, ids: UniqueIdEntries, numbers: TopicNumbers

@@ -41,7 +41,7 @@ LOCATION_HELD_BYTES: Final = LOCATION_RECORDS_MAX * LOCATION_ENTRY.itemsize + 16
 
 
 class SearchEntries:
-    """Builds the changes of `location` and `term`; see TreeBuilder."""
+    """Builds the changes of the trees `location` and `term`."""
 
     def __init__(self, indexed_properties: IndexedProperties) -> None:
         self._indexed_properties = indexed_properties

@@ -94,7 +94,7 @@ class TreesReport:
 
 
 class StoreTrees:
-    """Open trees; see open(). `indexes` in the order in which they are to be current."""
+    """Open trees, made by open(). `indexes` in the order in which they are to be current."""
 
     def __init__(
         self,

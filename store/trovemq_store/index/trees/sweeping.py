@@ -43,7 +43,8 @@ class Sweeper:
         self._order_at: bytes | None = None
 
     def step(self, entries_max: int) -> bool:
-        """See StoreTrees.sweep."""
+        """Removes entries of removed records and topics, about `entries_max`, more than 1. True: there may be
+        more to remove. StorageError."""
         assert entries_max > 1, "of two blocks of locations one may be removed"
         if gone := self._numbers.retire_deleted():
             self._commit(gone)

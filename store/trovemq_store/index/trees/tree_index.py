@@ -87,9 +87,9 @@ class TreeStep:
 
 
 class TreeIndex:
-    """See above. `name` is that of its mark; `on_committed` is called with each new position, in finish().
-    `start` (position, limit) says where the next step is to begin: earlier if something must be read again,
-    at the limit if the log has nothing for the index."""
+    """One index in the trees. `name` is that of its mark; `on_committed` is called with each new position, in
+    finish(). `start` (position, limit) says where the next step is to begin: earlier if something must be
+    read again, at the limit if the log has nothing for the index."""
 
     def __init__(
         self,

@@ -54,14 +54,15 @@ Windows = Mapping[str, int]
 
 
 class Row(NamedTuple):
-    """See `meta` above."""
+    """A deduplicated topic's entry in the tree `meta`: from where on its ids are in the tree, and its window
+    then."""
 
     begin: PhysicalOffset
     window_ms: int
 
 
 class UniqueIdEntries:
-    """Builds the changes of `unique-id`; see TreeBuilder. `windows` and `begin_of` (topic, window -> from
+    """Builds the changes of the tree `unique-id`. `windows` and `begin_of` (topic, window -> from
     which physical offset on records may be of that window) are called on the engine's thread, in start()."""
 
     def __init__(
@@ -216,7 +217,7 @@ def _add_named(
 
 
 class UniqueIdSweeper:
-    """Removes entries older than the window in their topic's row, in steps; see Sweeper."""
+    """Removes entries older than the window in their topic's row, in steps."""
 
     def __init__(self, trees: Trees, entries: UniqueIdEntries, numbers: TopicNumbers) -> None:
         self._trees = trees
