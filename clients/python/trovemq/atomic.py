@@ -138,7 +138,15 @@ class AtomicTransaction:
         ordering_key: str | None = None,
         **message: Unpack[MessageArguments],
     ) -> int:
-        """Adds one message; arguments as `Client.send`. A delayed message cannot be part of a transaction.
+        """Adds one message. A delayed message cannot be part of a transaction.
+
+        Args:
+            topic: The topic.
+            body: The message's bytes.
+            queue_id: The queue; None: queues take turns.
+            broker: The broker; all messages of a transaction are on one.
+            ordering_key: Messages of one ordering key go to one queue, in the order of sending.
+            message: The fields of MessageArguments.
 
         Returns:
             Its number: the index of its receipt in `receipt.messages`.

@@ -494,10 +494,23 @@ class Client(Requesting):
         bytes_max: int = 1 << 20,
         broker: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """The messages of one queue, from an offset or from its first message on, one at a time; arguments as
-        `pull_batches`.
+        """The messages of one queue, from an offset or from its first message on, one at a time.
 
         Damaged records are left out. Ending the iteration early, or cancelling it, closes the stream.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            offset: The first queue offset; None for the first one that the queue still has.
+            follow: Whether to wait for new messages at the end of the queue, instead of ending there.
+            wait_ms: With `follow`, how long the broker holds one fetch at the end of the queue.
+            tags: Only messages with one of these tags.
+            bytes_max: The most bytes of one fetch.
+            broker: The broker; needed if several have the queue.
+
+        Raises:
+            TroveError: OFFSET_OUT_OF_RANGE (fields min_offset, max_offset), TOPIC_RECREATED, TOPIC_NOT_FOUND,
+                QUEUE_NOT_FOUND, BROKER_AMBIGUOUS, BROKER_UNREACHABLE, …
         """
         batches = self.pull_batches(
             topic,

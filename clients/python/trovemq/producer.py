@@ -213,8 +213,7 @@ class Producer(Unacknowledged):
         return receipt
 
     def send_nowait(self, body: Buffer, **arguments: Unpack[SendArguments]) -> asyncio.Future[SendReceipt]:
-        """Sends one message; the future has its receipt or error. Arguments and errors as `send`, without
-        deliver_at and deliver_after.
+        """Sends one message, with the fields of SendArguments; the future has its receipt or TroveError.
 
         Cancelling the future takes the message back if it was not yet written to the connection.
 
@@ -231,10 +230,9 @@ class Producer(Unacknowledged):
         return waiter
 
     def send_oneway(self, body: Buffer, **arguments: Unpack[SendArguments]) -> None:
-        """Sends one message without an acknowledgement: it may be lost without notice.
-
-        Arguments and errors as `send_nowait`; the broker only counts its refusals.
-        """
+        """Sends one message, with the fields of SendArguments, without an acknowledgement: it may be lost
+        without notice; the broker only counts its refusals. Raises TroveError LIMIT_EXCEEDED, and errors of
+        the arguments."""
         if self._tracing is not None and self._tracing.wants_send(arguments.get("properties")):
             self._tracing.send_oneway(self.topic, self.send_oneway, body, **arguments)
             return

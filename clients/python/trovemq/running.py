@@ -104,7 +104,8 @@ class Running:
             await self.wait()
 
     async def __aenter__(self) -> Self:
-        """Opens all subscriptions. Raises TroveError as `Subscription.__aenter__`."""
+        """Opens all subscriptions. Raises TroveError TOPIC_NOT_FOUND, GROUP_ILLEGAL, GROUP_NOT_FOUND,
+        FILTER_ILLEGAL, BROKER_UNREACHABLE, …: then all are closed."""
         loop = self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as opened:
             opened.enter_context(signals_call(self._signals or (), self.stop))

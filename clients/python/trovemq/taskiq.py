@@ -86,7 +86,8 @@ class TroveMQBroker(AsyncBroker):
         return self._client
 
     async def startup(self) -> None:
-        """Connects and creates the topic. Raises TroveError as `trovemq.connect` and `create_topic`."""
+        """Connects and creates the topic. Raises TroveError BROKER_UNREACHABLE, REQUEST_TIMEOUT, TLS_FAILED,
+        MESSAGE_TYPE_CONFLICT, …"""
         if self._client is None:
             client = await connect(self._server, options=self._options)
             try:
@@ -125,7 +126,8 @@ class TroveMQBroker(AsyncBroker):
 
     async def kick(self, message: BrokerMessage) -> None:
         """Sends a task; it is stored durably when this returns. Raises ValueError for a label that must be a
-        number and is not, TroveError as `Client.send`."""
+        number and is not, TroveError for a task that was refused, or with in_doubt for one that may be
+        stored."""
         labels = message.labels
         delay = _number(labels, DELAY_LABEL, float)
         group = labels.get(MESSAGE_GROUP_LABEL)
@@ -143,7 +145,7 @@ class TroveMQBroker(AsyncBroker):
         """The tasks for this worker, until the generator is closed. Their acknowledgements work until
         `shutdown`: taskiq waits for the tasks that run after it has closed the generator.
 
-        Raises TroveError as `Client.subscribe`.
+        Raises TroveError TOPIC_NOT_FOUND, GROUP_ILLEGAL, GROUP_NOT_FOUND, BROKER_UNREACHABLE, …
         """
         subscription = self.client.subscribe(
             self.topic, self.group, prefetch=self._prefetch, start="earliest"

@@ -245,7 +245,16 @@ class DaemonProcess:
 
 
 class NameserverProcess(DaemonProcess):
-    """A nameserver as a child process. Arguments as DaemonProcess; settings as `--set NAME=VALUE`."""
+    """A nameserver as a child process.
+
+    Args:
+        arguments: Further command-line arguments.
+        environment: Variables added to this process's own.
+        port: gRPC port; a free one by default.
+        http_port: Port of /readyz; a free one by default.
+        ready_timeout: Seconds that a start may take.
+        settings: Settings by name; they are passed as `--set NAME=VALUE`.
+    """
 
     def __init__(
         self,
@@ -383,9 +392,9 @@ class BrokerProcess(DaemonProcess):
 
 @contextmanager
 def broker(faults: Faults | None = None, **arguments: Any) -> Iterator[BrokerProcess]:
-    """A running broker; arguments as BrokerProcess. With `faults`, a client that connects to its `url` meets
-    them: duplicates, delays, reorderings, redeliveries, disconnects, a slow disk. The same seed gives the
-    same faults."""
+    """A running broker, which is stopped at the block's end; `arguments`: those of BrokerProcess. With
+    `faults`, a client that connects to its `url` meets them: duplicates, delays, reorderings, redeliveries,
+    disconnects, a slow disk. The same seed gives the same faults."""
     with BrokerProcess(faults=faults, **arguments) as process:
         yield process
 

@@ -46,7 +46,8 @@ Checker = Callable[[ReceivedMessage], TransactionResolution | Awaitable[Transact
 
 
 class SendHalf(Protocol):
-    """Sends a half message; arguments as `Producer.send`."""
+    """Sends a half message. `check_after_ms`: delay of the broker's first check; None: its setting. The
+    receipt has a transaction_id. TroveError: it was refused, or with in_doubt it may have been stored."""
 
     async def __call__(
         self,
@@ -84,7 +85,8 @@ class Transactions:
         self._decisions: OrderedDict[str, TransactionResolution] = OrderedDict()
 
     async def enter(self) -> None:
-        """Connects this producer with the brokers, once. Raises TroveError as `HalfChecks.open`."""
+        """Connects this producer with the brokers, once. Raises TroveError TOPIC_NOT_FOUND, a broker's
+        refusal, or BROKER_UNREACHABLE."""
         async with self._entering:
             if self._entered:
                 return
@@ -100,7 +102,8 @@ class Transactions:
         await self._checks.close()
 
     def transaction(self, check_after_ms: int | None) -> Transaction:
-        """A new transaction. Raises TroveError REQUEST_ILLEGAL; arguments as `Producer.transaction`."""
+        """A new transaction. `check_after_ms`: delay of the first check, 1 to CHECK_AFTER_MS_MAX; None: the
+        broker's setting. Raises TroveError REQUEST_ILLEGAL."""
         if check_after_ms is not None and not 0 < check_after_ms <= CHECK_AFTER_MS_MAX:
             text = f"check_after_ms={check_after_ms} is not in 1..{CHECK_AFTER_MS_MAX}"
             raise TroveError(errors.REQUEST_ILLEGAL, text)
@@ -224,16 +227,25 @@ class Transaction:
         message_id: str | None = None,
         broker: str | None = None,
     ) -> SendReceipt:
-        """Stores one message that is not visible yet; arguments and errors as `Producer.send`.
+        """Stores one message that is not visible yet.
 
         A failed send is not part of the transaction; if it is in doubt, the broker checks it later.
+
+        Args:
+            body: The message's bytes.
+            keys: One key or several; a look-up by any of them finds the message.
+            tag: The message's tag; consumers can filter by it.
+            properties: The user's own properties.
+            message_id: The UNIQ_KEY; made by the client where None.
+            broker: The broker; None: brokers that have the topic take turns.
 
         Returns:
             A receipt without queue and offsets, with a transaction_id.
 
         Raises:
             TroveError: MESSAGE_TYPE_CONFLICT for a topic that is not of type TRANSACTION or MIXED;
-                LIMIT_EXCEEDED for more than 1,024 messages; REQUEST_ILLEGAL after the end.
+                LIMIT_EXCEEDED for more than 1,024 messages; REQUEST_ILLEGAL after the end; the message was
+                refused, or no answer came in time: its field in_doubt is `true` if it may have been stored.
         """
         self._check_open()
         if len(self._halves) >= MESSAGES_MAX:
@@ -262,7 +274,12 @@ class Transaction:
         await self._end(TransactionResolution.COMMIT)
 
     async def rollback(self) -> None:
-        """Drops the messages. Raises TroveError as `commit`."""
+        """Drops the messages.
+
+        Raises:
+            TroveError: TRANSACTION_ILLEGAL if a broker has ended the transaction after its last check; the
+                field in_doubt is `true` if a broker could not be reached: it asks later.
+        """
         await self._end(TransactionResolution.ROLLBACK)
 
     async def _end(self, resolution: TransactionResolution) -> None:

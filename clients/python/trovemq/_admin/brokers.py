@@ -51,20 +51,21 @@ class Brokers:
         return await self._calls_of(broker).drain(grace_ms, stop_wait_max_ms)
 
     async def undrain(self, broker: str | None = None) -> DrainStatus:
-        """Lets the broker take new messages again. Raises as `drain`."""
+        """Lets the broker take new messages again. Returns its state now. Raises TroveError BROKER_NOT_FOUND,
+        BROKER_AMBIGUOUS, …"""
         return await self._calls_of(broker).undrain()
 
     async def drain_status(self, broker: str | None = None) -> DrainStatus:
-        """How far the drain is. Raises as `drain`."""
+        """How far the drain is. Raises TroveError BROKER_NOT_FOUND, BROKER_AMBIGUOUS, …"""
         return await self._calls_of(broker).drain_status()
 
     async def condition(self, broker: str | None = None) -> BrokerCondition:
-        """The condition of a broker as a process. Raises as `drain`."""
+        """The condition of a broker as a process. Raises TroveError BROKER_NOT_FOUND, BROKER_AMBIGUOUS, …"""
         return await self._calls_of(broker).condition()
 
     async def remainders(self, broker: str) -> tuple[Remainder, ...]:
-        """The losses of a removal of the broker now. Raises as `drain`; ACCESS_DENIED if the user does not
-        see all of its topics."""
+        """The losses of a removal of the broker now. Raises TroveError BROKER_NOT_FOUND; ACCESS_DENIED if the
+        user does not see all of its topics."""
         return await remainders(self._pool, self._pool.routes.broker(broker))
 
     async def awaited(self, broker: str, *, within_s: float = 10.0) -> ClusterState:

@@ -219,11 +219,11 @@ class Groups:
         return lists.of(entry for entries in lists for entry in entries)
 
     async def start(self, group: str, topic: str, start: Start) -> list[GroupReset]:
-        """Sets where the group begins in a topic that it has never read; see `Client.subscribe`.
+        """Sets where the group begins in a topic that it has never read.
 
         If it has read any queue of the topic on any broker, it begins at the first message of the others; so
         it does if a broker that has the topic cannot be asked. If several members call this at once, the
-        first one counts. Raises TroveError as `reset`.
+        first one counts. Raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND, …
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
         check_start(start)
@@ -362,7 +362,8 @@ class Groups:
         timeout_ms: int = CLIENT_ANSWER_MS_DEFAULT,
         broker: str | None = None,
     ) -> str:
-        """The stack traces of a consumer's threads, in its own words. Raises as `consume_directly`."""
+        """The stack traces of a consumer's threads, in its own words; `timeout_ms`: how long the client may
+        take, 1 to 60,000. Raises TroveError CONSUMER_NOT_ONLINE, CONSUME_MSG_TIMEOUT, NOT_IMPLEMENTED, …"""
         check_text("group", group, errors.GROUP_ILLEGAL)
         _check_timeout(timeout_ms)
         return await self._first_answer(broker, lambda calls: calls.stack_trace(client_id, group, timeout_ms))

@@ -176,7 +176,18 @@ class Rules:
         sources: Sequence[str] = (),
         broker: str | None = None,
     ) -> BrokerAnswers[AccessRule]:
-        """Denies a user something; arguments as `allow`. A matching deny wins over every allow."""
+        """Denies a user something, durably and from the next call on. A matching deny wins over every allow.
+
+        Args:
+            access_key: The user.
+            actions: Names with commas: Pub, Sub, Create, …, All.
+            resource: `Topic:orders`, `Topic:orders*`, `Group:*`, `Namespace:eu`, `Cluster:NAME` or `*`.
+            sources: Addresses or networks (`10.0.0.0/8`); none: from anywhere.
+            broker: The broker; None for all.
+
+        Raises:
+            TroveError: USER_NOT_FOUND, RULE_ILLEGAL, LIMIT_EXCEEDED, …
+        """
         return await self._create(access_key, actions, resource, False, sources, broker)
 
     async def _create(

@@ -51,7 +51,7 @@ class FaultyConsumer(GroupConsumer):
         self._broken: dict[_Lane, int] = {}  # the poll whose connection failed for this lane
 
     def put_all(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Each as `put`."""
+        """Puts the messages one by one, each perhaps with a fault."""
         for message in messages:
             self.put(message)
 

@@ -48,7 +48,8 @@ class _Contact(Enum):
 
 
 class FirstContact:
-    """The start of one group in one topic. Each method raises TroveError as `Groups.reset`."""
+    """The start of one group in one topic. Each method raises TroveError GROUP_NOT_FOUND, TOPIC_NOT_FOUND,
+    BROKER_UNREACHABLE and other refusals of a broker."""
 
     def __init__(self, pool: ConnectionPool, reset: Reset, group: str, topic: str, start: Start) -> None:
         self._pool = pool

@@ -106,7 +106,7 @@ class Settlements:
         return self.at_capacity
 
     def settle_all(self, receipt: str, messages: list[StreamedMessage]) -> None:
-        """Acknowledges the messages, which have this receipt, as `settle` does."""
+        """Acknowledges the messages, which have this receipt, with the next frame."""
         if self._refusal is not None:
             for message in messages:
                 self._owner.on_result(message, done=True, failure=self._refusal)

@@ -254,7 +254,7 @@ class RouteTable:
     def brokers_of(self, topic: str, name: str | None = None) -> list[BrokerInfo]:
         """The live brokers that have the topic; all live brokers if it is not in the routes.
 
-        System topics, for example, are not in the routes but can be read. Raises as `brokers`.
+        System topics, for example, are not in the routes but can be read. Raises TroveError BROKER_NOT_FOUND.
         """
         if name is not None:
             return [self.broker(name)]

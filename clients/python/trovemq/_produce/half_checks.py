@@ -43,7 +43,8 @@ class UnresolvedTransaction:
         return self.check.half(self.broker)
 
     async def end(self, *, commit: bool) -> None:
-        """Answers the broker. Raises TroveError as ProducerCalls.end_half."""
+        """Commits, or rolls back. Raises TroveError TRANSACTION_ILLEGAL if the transaction is not open any
+        more, BROKER_UNREACHABLE, …"""
         await self.calls.end_half(self.check.topic, self.transaction_id, commit=commit)
 
 

@@ -59,7 +59,7 @@ class Requesting(Closing):
             body: Its body.
             timeout: Seconds until the reply has to be here, more than 0. The request itself is a message as
                 any other: it stays, and a consumer may get it later.
-            arguments: Further arguments as of `Producer.send_nowait`.
+            arguments: The fields of SendArguments.
 
         Returns:
             The first reply. Later ones, and those that come after the time, are dropped and counted

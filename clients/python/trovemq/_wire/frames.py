@@ -43,8 +43,8 @@ def append_head(topic: str, queue_id: int) -> bytes:
 
 
 def append_frame(*, frame_id: int, head: bytes, records: Iterable[Buffer], size: int, one_way: bool) -> bytes:
-    """A serialised AppendFrame. `head`: see append_head; `records`: the pieces of the records, of this `size`
-    together. Makes one copy of them."""
+    """A serialised AppendFrame. `head`: topic and queue, from append_head(); `records`: the pieces of the
+    records, of `size` bytes together. Makes one copy of them."""
     end = b"\x28\x01" if one_way else b""
     return b"".join((b"\x08", write_varint(frame_id), head, b"\x22", write_varint(size), *records, end))
 

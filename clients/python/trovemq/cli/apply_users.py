@@ -84,7 +84,8 @@ async def user_steps(
     brokers: Sequence[str],
     secrets: SecretFiles | None,
 ) -> list[Step]:
-    """The changes on each of the brokers. Raises TroveError as `Users.list_all` and SecretFiles.check."""
+    """The changes on each of the brokers. Raises TroveError: a broker's refusal of the list of users, or
+    REQUEST_ILLEGAL for a secret that is missing or cannot be used."""
     users = {
         (user.access_key, user.broker): user for user in await session.call(client.admin.users.list_all())
     }

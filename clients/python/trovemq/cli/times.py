@@ -87,7 +87,7 @@ def parse_moment_ahead(text: str | Moment) -> Moment:
 
 def parse_time(text: str | int) -> int:
     """Epoch milliseconds by this machine's clock, for stores and archives, where no broker is asked. Raises
-    as parse_moment."""
+    typer.BadParameter (usage)."""
     return Moment(str(text).strip()).here()
 
 

@@ -35,8 +35,20 @@ def connect(
 ) -> Client:
     """Connects to a cluster: `with connect(…) as client:`, or a client that is closed when the process ends.
 
-    Arguments and errors as `trovemq.connect`. After a fork, connect again; that does not work with `grpcio`,
-    whose threads do not survive a fork.
+    After a fork, connect again; that does not work with `grpcio`, whose threads do not survive a fork.
+
+    Args:
+        server: HOST:PORT of a nameserver or a broker; several with commas or as a sequence; or a URL,
+            `trovemq://ACCESS_KEY:SECRET_KEY@ns1:9876?tls=true`.
+        wait_ms: How long to retry while no server answers; each is tried at least once.
+        tls: True, or TlsOptions; False for a plain connection; None: by options, else by the environment.
+        access_key: The user, for servers with authentication; None: by options, else by the environment.
+        secret_key: The user's secret; it is never transmitted.
+        options: Sizes, times, retries, and the transport.
+
+    Raises:
+        TroveError: BROKER_UNREACHABLE, REQUEST_TIMEOUT or TLS_FAILED; REQUEST_ILLEGAL for an illegal
+            address; TLS_OPTION_ILLEGAL for files that cannot be used.
     """
     thread = _loop_thread.current()
 
@@ -112,10 +124,11 @@ class Client(SyncWrapper[aio.Client]):
     ) -> Running:
         """Runs handlers, each call in a thread: `with client.run(handlers) as running: running.wait()`.
 
-        Arguments and errors as `trovemq.Client.run`; without `signals`, SIGTERM and SIGINT end `wait` in the
-        main thread, and nothing is done about signals while the program does not wait. The functions get
-        messages of `trovemq.sync`. A thread cannot be cancelled: after `drain_seconds` its message is
-        returned although it still runs.
+        Without `signals`, SIGTERM and SIGINT end `wait` in the main thread, and nothing is done about signals
+        while the program does not wait. The functions get messages of `trovemq.sync`. A thread cannot be
+        cancelled: after `drain_seconds` its message is returned although it still runs.
+
+        Raises TroveError REQUEST_ILLEGAL (no handlers); when entered, TOPIC_NOT_FOUND, BROKER_UNREACHABLE, …
         """
         return Running(self._inner, self._thread, handlers, drain_seconds, signals)
 
@@ -137,8 +150,8 @@ class Client(SyncWrapper[aio.Client]):
         wait_for_topic: bool = False,
     ) -> None:
         """Calls `handler` in one of `concurrency` threads for each message, until Ctrl-C, or until the client
-        is closed by another thread. Running handlers end first. Arguments and errors as
-        `trovemq.Client.consume`."""
+        is closed by another thread. Running handlers end first. The other arguments are those of `subscribe`.
+        Raises TroveError TOPIC_NOT_FOUND, BROKER_UNREACHABLE, a broker's refusal, also later."""
 
         async def directly(message: received.ReceivedMessage) -> None:
             await asyncio.to_thread(handler, ReceivedMessage.of(message, self._thread))

@@ -40,7 +40,7 @@ class Running(SyncWrapper[aio.Running]):
 
     def wait(self) -> None:
         """Returns when it was stopped, without `signals` also by SIGTERM or Ctrl-C, and all calls have ended.
-        Raises TroveError as `trovemq.Running.wait`."""
+        Raises TroveError if a subscription has ended, because continuing is useless (GROUP_NOT_FOUND, …)."""
         signals = aio.SIGNALS_DEFAULT if self._signals is None else ()
         with aio.signals_call(signals, self.stop):
             self._thread.run(self._inner.wait())
