@@ -154,7 +154,7 @@ def check_advertise(listen: Address, advertise: str) -> None:
 def advertised_address(bound: Address, advertise: str) -> Address:
     """The address for routes: `advertise` if given, else the bound one (with its real port).
 
-    Raises SettingsError as `check_advertise` does.
+    Raises SettingsError if clients could not dial it.
     """
     check_advertise(bound, advertise)
     return parse_advertise(advertise, bound.port) if advertise else bound

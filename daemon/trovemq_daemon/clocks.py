@@ -39,7 +39,8 @@ def boot_id() -> str:
 
 
 class SettledClock:
-    """See above; to be called at least every few seconds."""
+    """Epoch ms without the steps of the machine's clock, by the rule above. To be called at least every few
+    seconds."""
 
     def __init__(self, wall: Callable[[], int] = wall_ms, boot: Callable[[], int] = boot_ms) -> None:
         self._wall = wall

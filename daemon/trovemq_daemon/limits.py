@@ -50,7 +50,8 @@ class ConnectionLimit:
         return max(CONNECTIONS_MIN, soft - self.needed() - RESERVED_DESCRIPTORS)
 
     def opened(self, peer: str) -> bool:
-        """See ConnectionCount."""
+        """Counts a connection of `peer`. False: the process has too few descriptors for it, or another limit
+        refuses it; then it is closed, and was not counted."""
         if self.count >= (limit := self.limit):
             self.refused += 1
             self._log(limit)

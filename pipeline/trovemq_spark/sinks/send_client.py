@@ -129,8 +129,8 @@ class ChunkSender:
 
 
 async def send_columns(producer: Producer, chunk: Chunk, broker: str | None = None) -> int:
-    """Sends a chunk to one queue. Returns the queue offset after its last message. Raises as
-    Producer.send_batch."""
+    """Sends a chunk to one queue. Returns the queue offset after its last message. Raises TroveError, and
+    PartialBatchError if only some frames are stored."""
     receipt = await producer.send_batch(
         chunk.bodies,
         keys=chunk.keys,

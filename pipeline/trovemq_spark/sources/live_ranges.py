@@ -57,7 +57,8 @@ async def starting_offsets(client: Client, spans: Mapping[Queue, Span], options:
 
 
 async def ending_offsets(client: Client, spans: Mapping[Queue, Span], options: SourceOptions) -> Offsets:
-    """Where each queue's reading ends, exclusive. Raises as starting_offsets."""
+    """Where each queue's reading ends, exclusive. Raises TroveError OPTION_ILLEGAL if an unread queue is
+    named; DATA_LOST; the cluster's errors."""
     if options.ending_timestamp is not None:
         return await offsets_at(client, spans, options.ending_timestamp)
     return _resolved(options.ending_offsets, spans, "endingOffsets", options.fail_on_data_loss)

@@ -26,11 +26,12 @@ class RecordBatch(RecordColumns):
     """
 
     def message(self, index: int) -> Message:
-        """Record `index`, decoded. Raises as decode_message does."""
+        """Record `index`, decoded. Raises TroveError RECORD_DAMAGED, COMPRESSION_UNSUPPORTED."""
         return decode_message(self.record(index))
 
     def messages(self) -> Iterator[Message]:
-        """All records, decoded one by one. Raises as decode_message does, at the record concerned."""
+        """All records, decoded one by one. Raises TroveError RECORD_DAMAGED, COMPRESSION_UNSUPPORTED, at the
+        record concerned."""
         if len(self) <= ROWS_MAX:
             return map(self.message, range(len(self)))
         return self._built(inflate=True)

@@ -121,7 +121,7 @@ class SingleRecords:
 
     def add(self, pieces: list[bytes], body: bytes, block: bytes, born_timestamp: int, flag: int = 0) -> int:
         """Adds the pieces of one record, which the caller joins with the rest of its frame, and returns the
-        record's size. Raises as `encode`."""
+        record's size. Raises TroveError PROPERTIES_SIZE_EXCEEDED."""
         body_size, block_size, end = len(body), len(block), self._end
         if end:
             block += end

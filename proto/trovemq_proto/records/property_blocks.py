@@ -35,7 +35,8 @@ def property_blocks(
     writer: Writer,
     end: bytes,
 ) -> list[bytes]:
-    """One block per message, each followed by `end`. Raises TroveError as BatchEncoder.encode does."""
+    """One block per message, each followed by `end`. Raises TroveError KEY_ILLEGAL, TAG_ILLEGAL,
+    UNIQUE_KEY_ILLEGAL, PROPERTY_ILLEGAL, PROPERTIES_SIZE_EXCEEDED."""
     count = len(unique_keys)
     if isinstance(tags, str) or tags is None:
         tags = [tags] * count

@@ -258,7 +258,7 @@ class ServerEndpoint(Hosting, CallEndpoint):
             self.flush()
 
     def linger_until_done(self, task: asyncio.Task[None]) -> None:
-        """See CallEndpoint."""
+        """Counts the cancelled handler's task as a stream of the connection until it ends."""
         self.connection.lingering += 1
         task.add_done_callback(self._lingered)
 
