@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 BODY_SIZE: Final = 1024
 LIVE_TIMEOUT_S: Final = 15.0
 GROUP_TIMEOUT_S: Final = 60.0
-"""So long servers may need until they know each other."""
+"""Maximum time until the servers know each other."""
 _POOL: Final = os.urandom(1 << 20)
 _STAMP: Final = struct.Struct("<q")
 
