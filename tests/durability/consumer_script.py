@@ -134,7 +134,7 @@ class ConsumerScript(TreeScript):
         self.attempt(self.sync)
 
     def give_up_transactions(self) -> None:
-        """Nobody answers: asked once, then moved away."""
+        """No client answers: asked once, then moved away."""
         for body, status in self.ledger.status.items():
             if status == "open":
                 self.ledger.status[body] = "perhaps given up"

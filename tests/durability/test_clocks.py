@@ -54,7 +54,7 @@ CONSUMERS: Final = ConsumerSettings(
 WORKERS: Final = SubscriptionGroup("workers")
 STEADY: Final = [10] * 20
 QUIET_MS: Final = 400 * DAY_MS
-"""So long the clock stands right at the end: everything that waits has come by then."""
+"""Time for which the clock is right at the end: everything that waits has come by then."""
 
 
 def ms(year: int, month: int = 1, day: int = 1, hour: int = 0, minute: int = 0) -> int:

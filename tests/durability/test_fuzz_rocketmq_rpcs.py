@@ -63,8 +63,8 @@ LEFT_AGAIN_MAX_OF = {
 open transactions, up to a limit."""
 GROWTH_SETTLE_S = 61
 SETTLE_S = (1, *(GROWTH_SETTLE_S,) * 5)
-"""So long the broker's own work continues after a pass, in each attempt. Most need one: what tables and
-caches take until they are full becomes less from attempt to attempt."""
+"""Time for which the broker's own work continues after a pass, in each attempt. Most need one: the memory
+that tables and caches take until they are full becomes less from attempt to attempt."""
 SETTLE_S_OF = {
     RECEIVE: (241,) * 3,
     "trovemq.v1.MessageService.Append": (61,) * 5,

@@ -42,7 +42,7 @@ STEPS_MAX: Final = 160
 STEPS_OF_ONE_MAX: Final = 5
 """Steps of the load per acknowledged message, at most: the steps are drawn."""
 KILLED_BEFORE: Final = 0.3
-"""So often the process alone was killed first: the recovered bytes have to be synced too."""
+"""Probability that the process alone was killed first: the recovered bytes have to be synced too."""
 DAEMON_CUTS: Final = 3 if SOAK else 2
 NEW_LINES: Final = (100, 400)
 """The outcomes between two cuts of the daemon."""

@@ -58,7 +58,7 @@ def collector() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """No test reads it."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         found = Collector(("127.0.0.1", server.server_address[1]))

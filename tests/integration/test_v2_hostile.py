@@ -531,7 +531,7 @@ def test_each_status_is_returned_where_the_protocol_says(
 # --- a broker with little space, in async mode
 # ---------------------------------------------------------------
 def test_polls_that_wait_took_every_call_that_the_server_had(tmp_path: Path) -> None:
-    """Nobody else was served; and a clean stop with messages in flight failed in async mode."""
+    """No other client was served; and a clean stop with messages in flight failed in async mode."""
     settings = ("flushDiskType=ASYNC_FLUSH", "grpc_calls_max=20", "receive_polls_max=60", "clients_max=10")
     broker = BrokerProcess(tmp_path / "store", (*settings, "long_polls_max=10"))
     try:

@@ -206,7 +206,7 @@ class StoreMachine(StoreAnswers):
         assert self.durable >= 0, "unsynced messages stay"
 
     def sync_what_offsets_need(self) -> None:
-        """Whoever stores offsets sees to it."""
+        """The caller that stores offsets syncs the log first."""
         if self.store.offsets.log_needed > self.store.flushed_offset:
             self.sync()
 

@@ -52,7 +52,7 @@ class TracedStore:
         self.stored: list[int] = []
 
     def append(self, bodies: Sequence[bytes], delays_ms: Sequence[int], every_ms: int) -> None:
-        """A message each `every_ms`; born so long before it was stored."""
+        """A message each `every_ms`; born that time before it was stored."""
         for body, delay in zip(bodies, delays_ms, strict=True):
             self.engine.now_ms += every_ms
             stored = self.engine.now_ms

@@ -241,7 +241,7 @@ class TransactionSteps(IndexedAnswers):
 
     @rule(choice=st.integers(0, 999))
     def commit_again(self, choice: int) -> None:
-        """Whoever did not get the answer asks again, with all of it or with its id, and nothing is stored."""
+        """A client without the answer asks again, with all of it or with its id, and nothing is stored."""
         living = [
             (name, one) for name, one in self.transactions.items() if one.begin >= self.store.min_offset
         ]

@@ -268,7 +268,7 @@ def test_the_help_of_broker_fits_the_verb() -> None:
 
 @pytest.mark.parametrize("spec", [errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND])
 def test_a_name_that_is_not_known_was_to_be_created(spec: errors.ErrorSpec) -> None:
-    """Whoever lists, describes or deletes has misspelt it."""
+    """The caller of a list, a description or a deletion has misspelt it."""
     assert spec.what_to_do.startswith("See the names: trovemq ")
 
 

@@ -140,7 +140,7 @@ class Walk(RuleBasedStateMachine):
             assert sum(claim.size for claim in self.held if claim.size > SMALL) <= 75
 
     @invariant()
-    def nobody_waits_for_nothing(self) -> None:
+    def no_claim_waits_for_nothing(self) -> None:
         if not self.held:
             assert self.budget.waiting_count == 0
 

@@ -392,13 +392,13 @@ async def test_a_stream_of_a_turns_calls_is_the_same_on_both(transport: GrpcTran
 async def test_no_call_gets_past_the_check_of_access(transport: GrpcTransport) -> None:
     turns = Turns()
 
-    def nobody_may(_path: str, _handler: Any) -> Any:
+    def refuse_all(_path: str, _handler: Any) -> Any:
         async def refuse(_request: bytes, _context: Any) -> bytes:
             raise TroveError(errors.PERMISSION_MISSING, "not you")
 
         return grpc.unary_unary_rpc_method_handler(refuse)
 
-    async with served(transport, calls=turns.handler(), access=nobody_may) as (channel, _, _):
+    async with served(transport, calls=turns.handler(), access=refuse_all) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await channel.unary_unary("/test.Test/Call")(b"at once")
     assert failed.value.details() == "not you"

@@ -16,7 +16,7 @@ PAUSE_MS = 12_000
 
 
 def run(engine: Engine, ms: int) -> None:
-    """So long the process works, and ticks."""
+    """The process works for this time, and ticks."""
     for _ in range(ms // 100):
         engine.now_ms += 100
         engine.delivery.lease_time.tick(engine.now_ms, engine.now_ms)

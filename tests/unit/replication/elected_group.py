@@ -40,7 +40,7 @@ from trovemq_broker.replication.promotion import EPOCH_STEP
 from trovemq_store.replica.membership import Member, Members
 
 WAIT_MS: Final = 3_500
-"""At most so long a new leader waits for the rights of the one before, by a clock that drifts."""
+"""Maximum wait of a new leader for the rights of the one before, by a clock that drifts."""
 
 
 class ElectedGroup(EtcdWorld):
@@ -370,7 +370,7 @@ class ElectedGroup(EtcdWorld):
 
     def deliver(self) -> None:
         """Each node that may, delivers a message of an ordered group: one at most. A clock that jumps without
-        a sleep of the machine ends a new leader's wait early: such a node does not count for so long."""
+        a sleep of the machine ends a new leader's wait early: such a node does not count for that time."""
         names = []
         for node in self.elected:
             if not node.up or node.paused_until > self.now_ms or node.election is None:

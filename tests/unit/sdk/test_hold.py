@@ -23,7 +23,7 @@ class Program:
         self.taken = workers * unit
 
     def works(self, seconds: float, times: int = 1) -> int:
-        """Every worker works as long, so often. The hold afterwards."""
+        """Every worker works for the same time, `times` times. The hold afterwards."""
         for _ in range(times):
             self.now += seconds
             self.taken += self.hold.workers * self.hold.unit
@@ -34,7 +34,7 @@ class Program:
         self.counts.append(self.hold.count(self.now, self.taken, 5, ordered=False))
 
     def pause(self, seconds: float) -> None:
-        """There is no message for so long; then a worker takes the next one."""
+        """There is no message for that time; then a worker takes the next one."""
         self.hold.note_waiting(self.now, self.taken)
         self.now += seconds
         self.hold.note_working(self.now, self.taken)

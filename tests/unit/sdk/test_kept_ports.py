@@ -9,7 +9,7 @@ from trovemq.testing import DaemonProcess, free_port
 
 
 def test_the_port_of_a_daemon_that_restarted_was_given_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens on it then. The daemon here has not started yet, which is the same."""
+    """No process listens on it then. The daemon here has not started yet, which is the same."""
     ports = {free_port() for _ in range(3)}
     while len(ports) < 3:
         ports.add(free_port())

@@ -37,7 +37,7 @@ ROUTES = st.lists(
 SLOTS = [Slot(name, queue_id) for name in ("", *NAMES) for queue_id in range(3)]
 
 
-def pool_of_nobody() -> ConnectionPool:
+def pool_without_credentials() -> ConnectionPool:
     """A pool without connections: its routes come from the test."""
     pool = ConnectionPool([SERVER], ClientOptions())
     apply(pool, ClusterState(()), ServerInfo("nameserver", "1", "ns"))
@@ -71,7 +71,7 @@ def test_a_chooser_knows_what_a_new_one_finds(steps: list[ClusterState | str | i
     """Routes change, brokers cannot be reached (a name), time passes (a number)."""
 
     async def scene() -> None:
-        pool = pool_of_nobody()
+        pool = pool_without_credentials()
         chooser = SlotChooser(pool, "orders")
         for step in steps:
             if isinstance(step, ClusterState):
@@ -96,7 +96,7 @@ def test_a_chooser_knows_what_a_new_one_finds(steps: list[ClusterState | str | i
 
 @fake_time
 async def test_a_broker_that_comes_back_gets_another_stream() -> None:
-    pool = pool_of_nobody()
+    pool = pool_without_credentials()
     chooser = SlotChooser(pool, "orders")
     there = ClusterState((route_of("a", 2, False, False),))
     apply(pool, there)
@@ -145,7 +145,7 @@ def test_a_waiting_subscription_listened_to_the_routes_once_more_each_try() -> N
 async def test_a_message_group_without_an_order_is_warned_of_once(
     types: tuple[str, ...], warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = pool_of_nobody()
+    pool = pool_without_credentials()
     brokers = [BrokerInfo("c", name, f"192.0.2.1:{1000 + i}") for i, name in enumerate(NAMES)]
     routes = [
         BrokerRoute(info, (TopicRoute("orders", 2, kind),))

@@ -64,7 +64,7 @@ class Stream:
 
 
 class Follower:
-    """`waits_max`: so often a call waits for a leader."""
+    """`waits_max`: how many times a call waits for a leader."""
 
     def __init__(self, leader: Leader, waits_max: int = 5) -> None:
         self.stopping = asyncio.Event()
