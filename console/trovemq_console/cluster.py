@@ -18,7 +18,7 @@ from trovemq import (
     TroveError,
     errors,
 )
-from trovemq_proto.system_topics import is_system_topic
+from trovemq_proto.system_topics import is_system_topic, user_topic_count
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ def is_refusal(error: TroveError) -> bool:
 
 def user_topics(route: BrokerRoute) -> int:
     """How many of the broker's topics are no system topics."""
-    return sum(not is_system_topic(topic.topic) for topic in route.topics)
+    return user_topic_count(topic.topic for topic in route.topics)
 
 
 def merged_topics(state: ClusterState) -> list[TopicEntry]:

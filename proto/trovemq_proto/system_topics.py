@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from trovemq_proto.records.layout import SCHEDULE_TOPIC
@@ -31,3 +32,8 @@ SYSTEM_TOPICS: Final = frozenset(
 def is_system_topic(name: str) -> bool:
     """True for topics that no user creates: RocketMQ's fixed names, rmq_sys_…, %RETRY%… and %DLQ%…."""
     return name in SYSTEM_TOPICS or name.startswith((SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def user_topic_count(names: Iterable[str]) -> int:
+    """How many of the topics are no system topics."""
+    return sum(not is_system_topic(name) for name in names)

@@ -23,6 +23,7 @@ from trovemq.client import Client
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records import Message
+from trovemq_proto.system_topics import user_topic_count
 
 ITEMS_DEFAULT: Final = 20
 ITEMS_MAX: Final = 100
@@ -175,7 +176,8 @@ class Tools:
         found = Bounded(ITEMS_MAX)
         for route in state.brokers:
             broker = route.broker
-            found.add({"name": broker.name, "address": broker.address, "topics": len(route.topics)})
+            topics = user_topic_count(one.topic for one in route.topics)
+            found.add({"name": broker.name, "address": broker.address, "topics": topics})
         return found.answer()
 
     async def list_topics(self, contains: Contains = "", limit: Limit = ITEMS_DEFAULT) -> Answer:

@@ -21,6 +21,15 @@ def test_options_of_the_bare_verb_stand_before_or_after_it(run: CommandLine) -> 
     assert run.servers[-1] == "127.0.0.1:7"
 
 
+def test_topics_of_users_are_counted_and_all_of_them_are_listed(run: CommandLine, client: FakeClient) -> None:
+    client.topics |= {"orders": 2, "rmq_sys_x": 1, "%RETRY%g": 1, "RMQ_SYS_TRANS_HALF_TOPIC": 1}
+    title, *rows = run("cluster").out.decode().splitlines()
+    at = title.split().index("topics")
+    assert {row.split()[at] for row in rows} == {"1"}
+    (listed, *_) = run("--json", "cluster").objects
+    assert listed["topics"] == sorted(client.topics)
+
+
 def test_a_word_after_the_bare_verb_is_wrong_usage(run: CommandLine) -> None:
     ran = run("cluster", "loca")
     assert (ran.code, ran.out) == (2, b"")

@@ -29,6 +29,7 @@ from trovemq.cli.times import duration_text
 from trovemq.cli.unwaiting import UnwaitingWriter
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.system_topics import user_topic_count
 
 if TYPE_CHECKING:
     from trovemq import BrokerInfo, BrokerRoute, LostBroker
@@ -88,7 +89,7 @@ _ROUTES: Final[Columns[BrokerRoute]] = Columns(
         "topics",
         "topics",
         lambda route: sorted(topic.topic for topic in route.topics),
-        lambda route: len(route.topics),
+        lambda route: user_topic_count(topic.topic for topic in route.topics),
         number=True,
         place=3,
     ),
