@@ -19,6 +19,7 @@ from trovemq_proto import errors
 from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.channels import Channel, ChannelSettings, open_channel
 from trovemq_proto.errors import TroveError
+from trovemq_proto.unanswered import why_unanswered
 from trovemq_proto.v1 import cluster_config_pb2 as pb
 
 SERVICE: Final = "/trovemq.v1.ClusterConfigService/"
@@ -166,7 +167,8 @@ class _Reported:
                 raise described from None
             name = error.code().name
             spec = errors.REQUEST_TIMEOUT if name == "DEADLINE_EXCEEDED" else errors.BROKER_UNREACHABLE
-            raise TroveError(spec, f"{where}: {error.details() or name}", broker=endpoint.broker) from None
+            text = f"{where}: {why_unanswered(name, error.details())}"
+            raise TroveError(spec, text, broker=endpoint.broker) from None
         if isinstance(error, (SettingsError, ScramError)):
             raise TroveError(
                 errors.AUTHENTICATION_FAILED, f"{where}: {error}", broker=endpoint.broker

@@ -45,6 +45,7 @@ from trovemq_proto.channels import Channel, ChannelSettings, GrpcTransport, chos
 from trovemq_proto.errors import TroveError, from_wire
 from trovemq_proto.tls import TlsOptions, read_tls
 from trovemq_proto.tls_diagnosis import explain
+from trovemq_proto.unanswered import why_unanswered
 from trovemq_proto.v1 import route_pb2
 
 LEAVE_TIME_MAX_S: Final = 1.0
@@ -217,14 +218,14 @@ class Registration:
         if error is not None:
             self._refused(error)
         elif not self._too_large(code):
-            self._lost(await call.details() or code)
+            self._lost(why_unanswered(code, await call.details()))
 
     async def _failed(self, failure: grpc.aio.AioRpcError) -> None:
         error = error_in(failure.trailing_metadata())
         if error is not None:
             self._refused(error)
         elif not self._too_large(failure.code().name):
-            await self._unreachable(failure.details() or failure.code().name)
+            await self._unreachable(why_unanswered(failure.code().name, failure.details()))
 
     def _too_large(self, code: str) -> bool:
         """Whether the nameserver refused a heartbeat for its size: the next one has fewer topics, and the

@@ -31,6 +31,7 @@ from trovemq_proto.authentication.scram import ScramError
 from trovemq_proto.channels import Channel, ChannelSettings, open_channel
 from trovemq_proto.errors import TroveError
 from trovemq_proto.reply_parts import PartJoiner
+from trovemq_proto.unanswered import why_unanswered
 from trovemq_proto.v1 import route_pb2
 
 LOG_IN_S: Final = 10.0
@@ -98,7 +99,9 @@ class RouteWatch:
             return str(error)
         except grpc.aio.AioRpcError as error:  # trovemq_rpc's errors are of this class, too
             described = error_in(error.trailing_metadata())
-            return str(described) if described is not None else error.details() or error.code().name
+            if described is not None:
+                return str(described)
+            return why_unanswered(error.code().name, error.details())
         except (DecodeError, ValueError) as error:
             return f"its routes are not readable: {error}"
         except TimeoutError:

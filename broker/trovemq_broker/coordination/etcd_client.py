@@ -21,12 +21,12 @@ from trovemq_proto import errors
 from trovemq_proto.channels import Channel, ChannelSettings, open_channel
 from trovemq_proto.errors import TroveError
 from trovemq_proto.etcd.v3 import etcd_pb2 as pb
+from trovemq_proto.unanswered import why_unanswered
 
 TRY_S: Final = 1.0
 """Of one call at one endpoint, with the connection. A leader's lease outlives a few of them."""
 MESSAGE_SIZE_MAX: Final = 262_144
 TOKEN_SIZE_MAX: Final = 8_192
-REASON_SIZE_MAX: Final = 300
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 ReadPassword: TypeAlias = Callable[[], Awaitable[str]]
@@ -206,7 +206,7 @@ class EtcdClient:
             raise
         except grpc.aio.AioRpcError as error:
             status = error.code().name
-            self._give_up(rpc, at, f"{status}: {(error.details() or '')[:REASON_SIZE_MAX]}", status)
+            self._give_up(rpc, at, why_unanswered(status, error.details()), status)
         except TimeoutError:
             self._give_up(rpc, at, f"no answer in {TRY_S:.0f} s")
         except SettingsError as error:

@@ -16,6 +16,8 @@ from trovemq import ClientOptions, TroveError
 from trovemq._wire.failures import error_from_grpc
 from trovemq.testing import free_port
 from trovemq_proto import errors
+from trovemq_proto.channels import TRANSPORTS, GrpcTransport
+from trovemq_proto.unanswered import why_unanswered
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,12 +29,15 @@ async def test_what_is_not_an_address(server: str | list[str]) -> None:
     assert refused.value.spec is errors.REQUEST_ILLEGAL
 
 
-async def test_nobody_there() -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_nobody_there(transport: GrpcTransport) -> None:
+    """It showed the words of the transport: UNAVAILABLE, failed to connect to all addresses."""
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(TroveError) as failure:
-        await trovemq.connect(address)
-    assert failure.value.spec is errors.BROKER_UNREACHABLE
-    assert failure.value.fields["server"] == address
+        await trovemq.connect(address, options=ClientOptions(grpc_transport=transport))
+    error = failure.value
+    assert (error.spec, error.fields["server"]) == (errors.BROKER_UNREACHABLE, address)
+    assert error.message == f"{address}: it cannot be reached: no process listens there"
 
 
 async def test_waiting_for_a_server_that_starts() -> None:
@@ -110,6 +115,41 @@ def failure(code: grpc.StatusCode, trailer: Any = ()) -> Any:
 async def test_grpc_errors_are_rows_of_the_table(code: grpc.StatusCode, spec: errors.ErrorSpec) -> None:
     error = error_from_grpc(failure(code), "h:1")
     assert (error.spec, error.fields["server"]) == (spec, "h:1")
+
+
+LAST = "failed to connect to all addresses; last error: "
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "words"),
+    [
+        ("UNAVAILABLE", f"{LAST}127.0.0.1:1: [Errno 111] Connect call failed ('127.0.0.1', 1)", "no process"),
+        (
+            "UNAVAILABLE",
+            f"{LAST}UNKNOWN: ipv4:127.0.0.1:1: Failed to connect: Connection refused",
+            "no process",
+        ),
+        ("UNAVAILABLE", f"{LAST}[Errno -2] Name or service not known", "name has no address"),
+        (
+            "UNAVAILABLE",
+            "errors resolving h:1: [address lookup failed: Domain name not found]",
+            "name has no",
+        ),
+        ("UNAVAILABLE", f"{LAST}10.0.0.1:1: [Errno 113] Connect call failed ('10.0.0.1', 1)", "no route"),
+        ("UNAVAILABLE", f"{LAST}the time to connect was not enough", "no connection in time"),
+        ("UNAVAILABLE", f"{LAST}certificate verify failed", "reached: certificate verify failed"),
+        ("UNAVAILABLE", "Socket closed", "no answer: Socket closed"),
+        ("UNAVAILABLE", None, "no answer"),
+        ("INTERNAL", "Received RST_STREAM", "no answer: Received RST_STREAM"),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", "it did not answer in time"),
+        ("UNIMPLEMENTED", "Method not found!", "UNIMPLEMENTED: Method not found!"),
+    ],
+)
+async def test_why_there_is_no_answer_is_said_in_plain_words(status: str, details: str, words: str) -> None:
+    said = why_unanswered(status, details)
+    assert words in said
+    assert "all addresses" not in said
+    assert ("UNAVAILABLE" in said, "Errno" in said) == (False, False)
 
 
 async def test_the_server_s_own_error_counts_more() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from trovemq_proto import errors
 from trovemq_proto.channels import CallFailure, Status
 from trovemq_proto.errors import TroveError
+from trovemq_proto.unanswered import why_unanswered
 from trovemq_proto.v1 import common_pb2
 
 ERROR_METADATA_KEY = "trovemq-error-bin"
@@ -37,7 +38,7 @@ def error_from_status(status: Status, details: str | None, trailer: Any, server:
     if status.name == "OK":
         return unreachable(server, "the server closed the stream")
     spec = _SPEC_OF_STATUS.get(status.name, errors.UNKNOWN_ERROR)
-    text = f"{server}: {status.name}: {details or ''}"
+    text = f"{server}: {why_unanswered(status.name, details)}"
     return TroveError(spec, text, server=server, grpc_status=status.name)
 
 
