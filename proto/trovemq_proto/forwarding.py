@@ -1,9 +1,11 @@
-"""The metadata of native calls at a node that does not lead its replica group.
+"""The metadata of native calls that another broker is to handle: the leader of a replica group, where a node
+does not lead it, or the one that a client names which reaches other brokers only.
 
 | key                      | from                  | meaning                                                 |
 |--------------------------|-----------------------|---------------------------------------------------------|
 | `trovemq-redirects`      | a client              | it follows NOT_LEADER itself: forward nothing           |
-| `trovemq-for-peer`       | a node, to its leader | the address of the client whose call it forwards, as    |
+| `trovemq-for-broker`     | a client              | the broker that is to answer the look-up                |
+| `trovemq-for-peer`       | who forwards          | the address of the client whose call it forwards, as    |
 |                          |                       | gRPC writes it; no node forwards that call again        |
 | `trovemq-for-caller-bin` | the same              | the access key of the client's user, in UTF-8; the node |
 |                          |                       | has to be a super user                                  |
@@ -17,6 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 REDIRECTS_KEY: Final = "trovemq-redirects"
+BROKER_KEY: Final = "trovemq-for-broker"
 PEER_KEY: Final = "trovemq-for-peer"
 CALLER_KEY: Final = "trovemq-for-caller-bin"
 

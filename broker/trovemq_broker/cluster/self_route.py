@@ -37,7 +37,7 @@ TOPICS_OF_STEP: Final = 1_000
 
 class SelfRouteService:
     """Answers as a nameserver that knows this broker only; `version` is the topics' data version. `others`:
-    how many other brokers of the cluster are live."""
+    how many other brokers of the cluster are live; `other_names`: those to which look-ups are forwarded."""
 
     def __init__(
         self,
@@ -46,11 +46,13 @@ class SelfRouteService:
         watchers_max: int = WATCHERS_MAX,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         others: Callable[[], int] = lambda: 0,
+        other_names: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._view = view
         self._clock_ms = clock_ms
         self._sleep = sleep
         self._others = others
+        self._other_names = other_names
         self._watchers = Watchers(watchers_max)
         view.add_change_listener(self._watchers.notify)
 
@@ -71,6 +73,7 @@ class SelfRouteService:
             name=description.name,
             now=self._clock_ms(),
             other_brokers=self._others(),
+            other_names=self._other_names(),
             node="" if description.leader is None else description.leader.node,
             leader=None if description.leader is None else group_leader(description.leader),
         )

@@ -29,7 +29,7 @@ from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, Replica
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.security_service import SecurityService
 from trovemq_broker.server.core.broker_core import BrokerCore
-from trovemq_broker.server.core.forwarding import ForwardCalls
+from trovemq_broker.server.core.forwarding import BrokerCalls
 from trovemq_broker.server.core.other_brokers import NO_OTHERS, OtherBrokers
 from trovemq_broker.server.monitoring.statistics import BrokerStatistics
 from trovemq_broker.server.monitoring.traffic import Traffic
@@ -38,6 +38,7 @@ from trovemq_broker.server.native.broker_service import BrokerService
 from trovemq_broker.server.native.cluster_config_service import ClusterConfigService
 from trovemq_broker.server.native.consume_stream import ConsumerService
 from trovemq_broker.server.native.group_service import GroupService
+from trovemq_broker.server.native.look_up_forwards import LookUpForwards
 from trovemq_broker.server.native.message_service import MessageService
 from trovemq_broker.server.native.producer_service import ProducerService
 from trovemq_broker.server.native.query_service import QueryService
@@ -95,7 +96,7 @@ class BrokerServices:
         readiness: Readiness | None = None,
         tracing: BrokerTracing | None = None,
         others: OtherBrokers = NO_OTHERS,
-        calls: ForwardCalls | None = None,
+        calls: BrokerCalls | None = None,
         cluster: ClusterParts | None = None,
         shared: SharedConfig | None = None,
         replicated: ReplicatedCommit | None = None,
@@ -139,7 +140,12 @@ class BrokerServices:
         )
         self._led = led
         self.view = self._own_view(description_of(store, advertised, tls_address, version, led))
-        self._route = SelfRouteService(self.view, clock_ms, others=lambda: len(others.names()))
+        self._calls = calls
+        self._route = SelfRouteService(
+            *(self.view, clock_ms),
+            others=lambda: len(others.names()),
+            other_names=lambda: self._looked_up(others),
+        )
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
             *(settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop)
@@ -165,7 +171,7 @@ class BrokerServices:
         self,
         others: OtherBrokers,
         tls_address: Address | None,
-        calls: ForwardCalls | None,
+        calls: BrokerCalls | None,
     ) -> None:
         """The services of RocketMQ's protocol, and of its calls that other brokers forward."""
         core, forwards = self.core, None
@@ -217,6 +223,11 @@ class BrokerServices:
     def _addresses(self, others: OtherBrokers) -> dict[str, str]:
         """Of the live brokers of the cluster that this one knows, by name."""
         return {**others.addresses(), self.core.broker: str(self.core.advertised)}
+
+    def _looked_up(self, others: OtherBrokers) -> list[str]:
+        """The other brokers to which look-ups are forwarded: members that are away are among them."""
+        members = self._shared.table.members() if self._shared.is_shared else ()
+        return sorted({*others.names(), *members} - {self.core.broker}) if self._calls is not None else []
 
     def _may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
         asked = self.rocketmq.may_ask_about_transaction(client_id, topic)
@@ -273,17 +284,15 @@ class BrokerServices:
         self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)
 
     def add_to(self, server: grpc.aio.Server) -> None:
+        looking: Any = server
+        if self._calls is not None:
+            looking = LookUpForwards(server, self.core.broker, self._calls)
+        for one in (self.queries, self.searches, self._tracks, self._groups):
+            one.add_to(looking)
         for service in (
-            *(self.messages, self.atomic, self.queries, self.searches, self.store_service),
+            *(self.messages, self.atomic, self.store_service),
             *(self.rocketmq, self.consumers, self.producers),
-            *(
-                self._broker,
-                self._admin,
-                self._groups,
-                self._users,
-                self._tracks,
-                self._route,
-            ),
+            *(self._broker, self._admin, self._users, self._route),
             *(self._cluster_config, self._forwarded, self._replica),
         ):
             service.add_to(server)

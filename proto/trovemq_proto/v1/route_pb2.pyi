@@ -22,7 +22,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ("role", "version", "name", "now", "up_ms", "other_brokers", "node", "leader")
+    __slots__ = ("role", "version", "name", "now", "up_ms", "other_brokers", "node", "leader", "other_names")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class ServerInfo(_message.Message):
     OTHER_BROKERS_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
+    OTHER_NAMES_FIELD_NUMBER: _ClassVar[int]
     role: ServerRole
     version: str
     name: str
@@ -39,7 +40,8 @@ class ServerInfo(_message.Message):
     other_brokers: int
     node: str
     leader: _common_pb2.GroupLeader
-    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., now: _Optional[int] = ..., up_ms: _Optional[int] = ..., other_brokers: _Optional[int] = ..., node: _Optional[str] = ..., leader: _Optional[_Union[_common_pb2.GroupLeader, _Mapping]] = ...) -> None: ...
+    other_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, role: _Optional[_Union[ServerRole, str]] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., now: _Optional[int] = ..., up_ms: _Optional[int] = ..., other_brokers: _Optional[int] = ..., node: _Optional[str] = ..., leader: _Optional[_Union[_common_pb2.GroupLeader, _Mapping]] = ..., other_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetRouteRequest(_message.Message):
     __slots__ = ("topic",)

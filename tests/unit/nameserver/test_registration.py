@@ -360,7 +360,10 @@ async def self_route(
 ) -> AsyncIterator[tuple[SelfRouteService, grpc.aio.Channel]]:
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a")
     server = GrpcServer(GrpcLimits(), metrics)
-    service = SelfRouteService(broker, lambda: NOW_MS, sleep=sleep, others=lambda: 2)
+    names = ["broker-b", "broker-c", "broker-away"]
+    service = SelfRouteService(
+        broker, lambda: NOW_MS, sleep=sleep, others=lambda: 2, other_names=lambda: names
+    )
     add_fake(server.server, ROUTES, service)
     address = server.bind(Address("127.0.0.1", 0))
     await server.start()
@@ -377,6 +380,7 @@ async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
         info = await stub.GetServerInfo(route_pb2.GetServerInfoRequest())
         assert (info.role, info.name, info.version) == (route_pb2.BROKER, "broker-a", "0.1.0")
         assert (info.now, info.other_brokers) == (NOW_MS, 2)
+        assert info.other_names == ["broker-b", "broker-c", "broker-away"]
         route = await stub.GetRoute(route_pb2.GetRouteRequest(topic="orders"))
         assert [topic.topic for topic in route.brokers[0].topics] == ["orders"]
         assert len((await stub.GetRoute(route_pb2.GetRouteRequest(topic="none"))).brokers) == 0

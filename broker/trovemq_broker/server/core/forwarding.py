@@ -52,7 +52,7 @@ class ForwardCalls(Protocol):
 
 
 class NativeStream(Protocol):
-    """A native call at the leader: its messages as bytes."""
+    """A native call at another broker: its messages as bytes."""
 
     async def write(self, message: bytes) -> None:
         """Raises TroveError BROKER_UNREACHABLE."""
@@ -70,10 +70,14 @@ class NativeStream(Protocol):
 
 
 class NativeCalls(Protocol):
-    """Opens native calls at the leader of a replica group."""
+    """Opens native calls at another broker, or at the leader of a replica group."""
 
     async def open_native(
         self, broker: str, path: str, client: ForwardedClient, remaining_s: float | None, *, by_tls: bool
     ) -> NativeStream:
         """Raises the errors of a forwarded call."""
         ...
+
+
+class BrokerCalls(ForwardCalls, NativeCalls, Protocol):
+    """Forwards the calls of both protocols."""

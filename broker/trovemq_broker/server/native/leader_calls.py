@@ -96,7 +96,7 @@ class NativeLeaderCalls:
         """Raises NOT_LEADER, and the errors of NativeCalls."""
         ends = asyncio.get_running_loop().time() + WAIT_S
         await call.read_first()
-        context, client = call.context, _client_of(call.context)
+        context, client = call.context, client_of(call.context)
         while True:
             try:
                 if (missing := self._leader_missing()) is not None:
@@ -175,8 +175,8 @@ class _Call:
             await self.context.write(reply)
 
 
-def _client_of(context: Any) -> ForwardedClient:
-    """The client of a call, as the leader gets it."""
+def client_of(context: Any) -> ForwardedClient:
+    """The client of a call, as the broker gets it to which the call is forwarded."""
     found = [
         (key, value)
         for key, value in context.invocation_metadata() or ()

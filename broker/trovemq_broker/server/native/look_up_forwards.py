@@ -1,0 +1,127 @@
+"""Look-ups by a client that reaches this broker only, as through a forwarded port: the other broker that the
+call names answers it.
+
+The client gets the names of the others from GetServerInfo, asks for each, and merges the answers as if it had
+called them. Of the calls that change nothing the following are forwarded, one hop: one that was forwarded is
+answered here.
+
+| a call                        | then                                                                       |
+|-------------------------------|----------------------------------------------------------------------------|
+| names no broker, or this one  | this broker answers                                                        |
+| names another one             | its replies come from there, shortly before the caller's deadline at last  |
+| and that is away, or does not | BROKER_UNREACHABLE, which names it                                         |
+| take this broker's log-in     |                                                                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+
+from trovemq_broker.server.core.forwarding import NativeCalls, NativeStream
+from trovemq_broker.server.native.leader_calls import client_of
+from trovemq_broker.server.wire.forwarded_calls import to_bytes
+from trovemq_broker.server.wire.statuses import Context, metadata_value
+from trovemq_daemon.peers import came_by_tls
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.forwarding import BROKER_KEY, PEER_KEY
+
+LOOK_UPS: Final = frozenset(
+    {
+        "/trovemq.v1.QueryService/GetMessage",
+        "/trovemq.v1.QueryService/QueryByKey",
+        "/trovemq.v1.SearchService/Search",
+        "/trovemq.v1.BiographyService/Biography",
+        "/trovemq.v1.GroupService/FindDelayed",
+    }
+)
+ATTEMPTS_MAX: Final = 2
+"""A call is sent again once if the other broker has not looked at it: its session had ended."""
+_AWAY: Final = (errors.BROKER_NOT_FOUND, errors.AUTHENTICATION_FAILED)
+"""The client would take these for errors of its own call."""
+
+
+class LookUpForwards:
+    """Stands for the server to which services add their handlers. `broker`: the name of this one."""
+
+    def __init__(self, server: grpc.aio.Server, broker: str, calls: NativeCalls) -> None:
+        self._server = server
+        self._broker = broker
+        self._calls = calls
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """As grpc.aio.Server has it."""
+        around = {name: self._around(f"/{service}/{name}", one) for name, one in handlers.items()}
+        self._server.add_registered_method_handlers(service, around)
+
+    def _around(self, path: str, handler: Any) -> Any:
+        if path not in LOOK_UPS:
+            return handler
+        answer = handler.unary_stream or handler.unary_unary
+
+        async def one(request: Any, context: Context) -> Any:
+            if broker := self._elsewhere(context):
+                async with aclosing(self._replies(broker, path, request, context)) as replies:
+                    async for reply in replies:
+                        return reply
+                raise TroveError(errors.BROKER_UNREACHABLE, f"broker {broker} sent no reply", broker=broker)
+            return await answer(request, context)
+
+        async def many(request: Any, context: Context) -> AsyncIterator[Any]:
+            broker = self._elsewhere(context)
+            made = self._replies(broker, path, request, context) if broker else answer(request, context)
+            async with aclosing(made) as replies:
+                async for reply in replies:
+                    yield reply
+
+        make: Callable[..., Any] = grpc.unary_unary_rpc_method_handler
+        if handler.response_streaming:
+            make = grpc.unary_stream_rpc_method_handler
+        return make(
+            many if handler.response_streaming else one,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _elsewhere(self, context: Context) -> str:
+        """The other broker that the call names; empty for this one."""
+        name = metadata_value(context, BROKER_KEY)
+        return "" if name == self._broker or (name and metadata_value(context, PEER_KEY)) else name
+
+    async def _replies(
+        self, broker: str, path: str, request: Any, context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        """Raises the errors of NativeCalls, and of the other broker."""
+        attempts, data = 0, to_bytes(request)
+        while True:
+            attempts += 1
+            try:
+                async with aclosing(self._exchange(broker, path, data, context)) as replies:
+                    async for reply in replies:
+                        attempts = ATTEMPTS_MAX
+                        yield reply
+                return
+            except TroveError as error:
+                if errors.UNREAD in error.fields and attempts < ATTEMPTS_MAX:
+                    continue
+                if error.spec in _AWAY:
+                    raise TroveError(errors.BROKER_UNREACHABLE, error.message, broker=broker) from error
+                raise
+
+    async def _exchange(
+        self, broker: str, path: str, request: bytes, context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        stream: NativeStream = await self._calls.open_native(
+            broker, path, client_of(context), context.time_remaining(), by_tls=came_by_tls(context)
+        )
+        try:
+            await stream.write(request)
+            await stream.end()
+            while (reply := await stream.read()) is not None:
+                yield reply
+        finally:
+            stream.cancel()
