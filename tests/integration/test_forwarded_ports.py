@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+import trovemq.sync
 from tests.integration.port_forwarder import PortForwarder
 from tests.integration.rocketmq_cluster import WAIT_S_MAX, ClusterClient
 from tests.support.rocketmq_client import create_topics, message
@@ -217,6 +218,25 @@ def test_a_key_is_found_on_both_brokers_through_one_port(cluster: Cluster) -> No
     found = admin(port, "QueryMessage", request, admin_pb2.ListMessageResponse)
     assert (found.status.code, len(found.messages)) == (v2.MULTIPLE_RESULTS, EACH // 2)
     assert "broker b2" in found.status.message
+
+
+def test_native_look_ups_find_what_the_other_broker_has_through_one_port(cluster: Cluster) -> None:
+    """Only the broker of the port was asked, and each answer said that it lacked another one."""
+    both(cluster.client("b1"))
+    ids = {}
+    for name, broker in cluster.brokers.items():
+        with trovemq.sync.connect(broker.address) as direct:
+            ids[name] = direct.send(TOPIC, name.encode(), keys=["k"], tag="t").message_id
+    with trovemq.sync.connect(cluster.ports["b1"].address) as client:
+        for found in (client.query(TOPIC, "k"), client.search(TOPIC, tag="t")):
+            assert (sorted(one.body for one in found.messages), found.complete) == ([b"b1", b"b2"], True)
+        assert [one.body for one in client.query(TOPIC, "k", broker="b2").messages] == [b"b2"]
+        assert [one.body for one in client.get(ids["b2"]).messages] == [b"b2"]
+        assert [copy.broker for copy in client.track(ids["b2"]).copies] == ["b2"]
+        cluster.nameserver.kill()  # so that the dead broker stays in the routes
+        cluster.brokers["b2"].kill()
+        found = client.query(TOPIC, "k")
+        assert ([one.body for one in found.messages], found.unreachable) == ([b"b1"], ("b2",))
 
 
 def receive(client: ClusterClient, queue: Any, count: int) -> list[Any]:

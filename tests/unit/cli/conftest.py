@@ -74,7 +74,7 @@ class FakePool:
 
     unseen_count: int = 0
 
-    def unseen(self) -> int:
+    def unasked(self) -> int:
         return self.unseen_count
 
     async def lost_brokers_of(self, topic: str) -> list[LostBroker]:

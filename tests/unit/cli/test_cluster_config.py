@@ -43,7 +43,7 @@ class Cluster:
     config = brokers = _pool = admin
 
     @staticmethod
-    def unseen() -> int:
+    def unasked() -> int:
         return 0
 
     async def close(self) -> None:

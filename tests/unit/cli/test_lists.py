@@ -172,7 +172,7 @@ class Answering:
         return self._each() if self._name in STREAMS else self._one()
 
     @staticmethod
-    def unseen() -> int:
+    def unasked() -> int:
         return 0
 
     async def _one(self) -> Any:

@@ -111,7 +111,7 @@ class Failing:
         return self
 
     @staticmethod
-    def unseen() -> int:
+    def unasked() -> int:
         return 0
 
     def __await__(self) -> Any:

@@ -18,6 +18,7 @@ from tests.support.fake_producers import FakeProducers
 from tests.support.stubs import ADMIN, CONFIG, MESSAGES, PRODUCERS, QUERIES, ROUTES, add_fake
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.forwarding import BROKER_KEY
 from trovemq_proto.records import Message, RecordBatch, pack_host
 from trovemq_proto.v1 import (
     admin_pb2,
@@ -96,6 +97,11 @@ class FakeServer:
         """Of a node of a replica group; `leader`: the one that leads."""
         self.leader: common_pb2.GroupLeader | None = None
         self.infos_asked = 0
+        self.others_count = 0
+        self.others: list[str] = []
+        """Of its cluster: how many are live, and those to which it forwards look-ups."""
+        self.relayed: dict[str, FakeServer | None] = {}
+        """Those that it reaches; None: not now."""
         self.on_info: Callable[[], Awaitable[object]] | None = None
         self.on_describe: Callable[[str], admin_pb2.TopicDescription] | None = None
         self._changed: list[asyncio.Event] = []
@@ -241,6 +247,8 @@ class _Routes:
             now=fake.now_ms,
             node=fake.node,
             leader=fake.leader,
+            other_brokers=fake.others_count,
+            other_names=fake.others,
         )
 
     async def get_route(self, request: Any, context: Any) -> route_pb2.RouteReply:
@@ -309,11 +317,22 @@ class _Queries:
     def __init__(self, fake: FakeServer) -> None:
         self._fake = fake
 
+    def _answering(self, context: Any) -> FakeServer:
+        """The broker that the call names. TroveError BROKER_UNREACHABLE."""
+        name = dict(context.invocation_metadata()).get(BROKER_KEY)
+        if name is None:
+            return self._fake
+        found = self._fake.relayed[name]
+        if found is None:
+            raise TroveError(errors.BROKER_UNREACHABLE, f"broker {name} is away")
+        return found
+
     async def query_by_key(self, request: Any, context: Any) -> AsyncIterator[query_pb2.QueryPage]:
-        self._fake.queries.append(request)
-        assert self._fake.on_query is not None
         try:
-            pages = self._fake.on_query(request)
+            fake = self._answering(context)
+            fake.queries.append(request)
+            assert fake.on_query is not None
+            pages = fake.on_query(request)
         except TroveError as error:
             await abort(context, error)
             return
@@ -321,10 +340,11 @@ class _Queries:
             yield page
 
     async def get_message(self, request: Any, context: Any) -> query_pb2.GetMessageReply:
-        self._fake.gets.append(request)
-        assert self._fake.on_get is not None
         try:
-            return self._fake.on_get(request)
+            fake = self._answering(context)
+            fake.gets.append(request)
+            assert fake.on_get is not None
+            return fake.on_get(request)
         except TroveError as error:
             await abort(context, error)
             raise AssertionError("abort raises") from error

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from trovemq._admin.groups import Groups
+from trovemq._net.relays import Relays
 from trovemq._net.routes import RouteTable
 from trovemq.models.cluster import BrokerInfo, BrokerRoute, ClusterState
 from trovemq.models.group import DirectConsumption, GroupSettings
@@ -23,6 +24,11 @@ class ConnectionPool:
         self.routes = RouteTable()
         infos = [BrokerInfo("c", name, f"127.0.0.1:{number}") for number, name in enumerate(BROKERS, 1)]
         self.routes.apply(ClusterState(tuple(BrokerRoute(info, ()) for info in infos)))
+        self.relays = Relays(cast(Any, self))
+
+    def unseen(self) -> int:
+        """A nameserver leads to all brokers."""
+        return 0
 
     async def explained(self, error: TroveError) -> TroveError:
         """No broker is lost."""

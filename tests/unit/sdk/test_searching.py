@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trovemq import ReplicaLag, TroveError, Where, errors
 from trovemq._lookup import message_search
 from trovemq._lookup.message_search import Searches
+from trovemq._net.relays import Relays
 from trovemq._wire.replica_lags import longest_lag
 from trovemq._wire.searches import SearchPageAnswer, SearchQuestion
 from trovemq.models.search import EVERY_MESSAGE, SearchPart, combined
@@ -65,7 +66,9 @@ class Brokers:
             connection=lambda info: info.name,
             explained=self.explained,
             options=SimpleNamespace(call_timeout_ms=1_000),
+            unseen=lambda: 0,
         )
+        self.pool.relays = Relays(self.pool)
 
     async def explained(self, error: TroveError) -> TroveError:
         """No broker is lost."""

@@ -398,7 +398,7 @@ class Groups:
         Raises:
             TroveError: TOPIC_NOT_FOUND, INDEX_DISABLED.
         """
-        brokers = self._pool.routes.brokers_of(topic, broker)
+        brokers = await self._pool.relays.brokers(broker, topic)
         answers = await ask_brokers(
             self._pool,
             brokers,

@@ -186,7 +186,7 @@ async def merged_answer(
     digest = query_digest(*query.identity, query.broker)
     places = decode_cursor(cursor, digest) if cursor else {}
     lost = await lost_names(pool, query.topic) if query.broker is None else set()
-    connections = _connections_to_ask(pool, query.topic, query.broker, {*places, *lost})
+    connections = await _connections_to_ask(pool, query.topic, query.broker, {*places, *lost})
     sources = [
         _BrokerSource(name, connection, query, places.get(name, BrokerProgress(page_size=count_max)))
         for name, connection in connections.items()
@@ -232,13 +232,13 @@ async def _merged(
     return found
 
 
-def _connections_to_ask(
+async def _connections_to_ask(
     pool: ConnectionPool, topic: str, broker: str | None, begun: Collection[str]
 ) -> dict[str, Connection | None]:
     """The connections by name, in its order: each broker of the topic in the routes, each whose answer had
     begun or that a nameserver has lost (`begun`), and each that left the routes while this client watched.
     None if no route leads there."""
-    live = {info.name: info for info in pool.routes.brokers_of(topic, broker)}
+    live = {info.name: info for info in await pool.relays.brokers(broker, topic)}
     live |= {info.name: info for info in pool.routes.brokers() if info.name in begun}
     lost = pool.routes.lost_brokers_of(topic) if broker is None else []
     return {

@@ -52,7 +52,7 @@ class Queries:
     # --- by identifier --------------------------------------------------------------------------------
 
     async def get(self, identifier: str, topic: str, broker: str | None) -> GetAnswer:
-        brokers = self._pool.routes.brokers(broker)
+        brokers = await self._pool.relays.brokers(broker)
         first = [b for b in brokers if _advertises(b, identifier)]
         found = await self._ask_for(identifier, topic, first)
         if not found.by_offset_msg_id:

@@ -21,7 +21,7 @@ async def ask_all(
 ) -> MessageTrack:
     """Documented at `Client.track`."""
     if isinstance(identifier, str):
-        brokers = pool.routes.brokers(broker)
+        brokers = await pool.relays.brokers(broker)
     else:
         brokers = [pool.routes.broker_of_queue(identifier[0], identifier[1], broker)]
     calls = [track(pool.connection(info), info.name, identifier, topic) for info in brokers]

@@ -15,6 +15,7 @@ from trovemq._net.first_of import first_of
 from trovemq._net.leader_connection import LeaderConnection
 from trovemq._net.leader_search import LeaderSearch
 from trovemq._net.leaders import Leaders
+from trovemq._net.relays import Relays
 from trovemq._net.routes import RouteTable
 from trovemq._net.views import KEPT_SECONDS, Views
 from trovemq._wire.connection import Connection
@@ -65,6 +66,7 @@ class ConnectionPool:
         self._leaders = Leaders(options.failover_timeout_ms / 1000, by_tls=self._channels.tls is not None)
         self._search = LeaderSearch(self, self._leaders, self.servers, self._see)
         self._groups: dict[str, LeaderConnection] = {}  # by broker name
+        self.relays = Relays(self)
         self._nodes: set[str] = set()  # that are followed, beside the given servers
         self._away: set[str] = set()  # servers that could not be entered the last time
         self._connections: dict[str, Connection] = {}
@@ -326,11 +328,14 @@ class ConnectionPool:
             task.exception()  # it may be set when no caller waits any more
 
     def connection(self, broker: BrokerInfo) -> Connection:
-        """The connection to a broker of the routes; that of a replica group leads to its leader.
+        """The connection to a broker of the routes, or of the relays; that of a replica group leads to its
+        leader.
 
         Raises:
             TroveError: TLS_FAILED if the client connects by TLS and the broker has no TLS port.
         """
+        if self.routes.find(broker.name) is None and (relayed := self.relays.find(broker.name)):
+            return relayed
         if not self._leaders.has(broker.name):
             return self._to(broker)
         connection = self._groups.get(broker.name)
@@ -374,6 +379,10 @@ class ConnectionPool:
     def unseen(self) -> int:
         """How many brokers of the cluster the given servers do not lead to (see `Views.unseen`)."""
         return self._views.unseen()
+
+    def unasked(self) -> int:
+        """How many of them look-ups have left out: a broker that does not forward them was given."""
+        return self.relays.unasked()
 
     def server(self, address: str) -> Connection:
         """The connection to one of the given servers."""

@@ -144,7 +144,8 @@ def server_info(info: route_pb2.ServerInfo) -> ServerInfo:
     role = route_pb2.ServerRole.Name(info.role).lower()
     leader = _group_leader(info.leader) if info.HasField("leader") else None
     return ServerInfo(
-        role, info.version, info.name, info.now, info.up_ms, info.other_brokers, info.node, leader
+        *(role, info.version, info.name, info.now, info.up_ms, info.other_brokers, info.node, leader),
+        tuple(info.other_names),
     )
 
 

@@ -134,7 +134,7 @@ class Session:
         return TroveError(error.spec, f"{error.message}; {text}", **error.fields) if text else error
 
     def _unseen(self) -> str:
-        count = 0 if self.connected is None else self.connected._pool.unseen()
+        count = 0 if self.connected is None else self.connected._pool.unasked()
         if not count:
             return ""
         self.output.note(unseen=count)

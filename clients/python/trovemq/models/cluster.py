@@ -178,8 +178,9 @@ class ClusterState:
 class ServerInfo:
     """The server that answered: `role` is `nameserver` or `broker`. `now`: the time of its clock, epoch ms; 0
     if it does not say. `up_ms`: of a nameserver, since its start; 0 if it does not say. `other_brokers`: of a
-    broker, how many others of its cluster are live. `node`: of a node of a replica group, its name; `leader`:
-    the node that leads the group, itself or another, None where it does not know one."""
+    broker, how many others of its cluster are live; `other_names`: those to which it forwards look-ups.
+    `node`: of a node of a replica group, its name; `leader`: the node that leads the group, itself or
+    another, None where it does not know one."""
 
     role: str
     version: str
@@ -189,6 +190,7 @@ class ServerInfo:
     other_brokers: int = 0
     node: str = ""
     leader: GroupLeader | None = None
+    other_names: tuple[str, ...] = ()
 
     @property
     def leads(self) -> bool:
