@@ -14,6 +14,7 @@ import pytest
 import trovemq
 from tests.integration.test_shared_changes import Brokers, until_shared, with_users
 from tests.support.rocketmq_client import SERVICE, message
+from trovemq import TroveError
 from trovemq.testing import NameserverProcess
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
@@ -54,6 +55,15 @@ async def recall(address: str, user: str, topic: str, handle: str) -> Any:
         )
         request = service.RecallMessageRequest(topic=v2.Resource(name=topic), recall_handle=handle)
         return await method(request, metadata=metadata_of(user), timeout=60)
+
+
+async def searched(address: str, user: str, topic: str) -> list[bytes]:
+    """The messages of the topic, by a client that was given this broker alone."""
+    keys = trovemq.ClientOptions(access_key=user, secret_key=SECRET.format(user))
+    async with await trovemq.connect(address, options=keys) as client:
+        found = await client.search(topic)
+    assert not found.unreachable
+    return [one.body for one in found.messages]
 
 
 async def forged(address: str, metadata: Any) -> str:
@@ -116,6 +126,10 @@ async def test_the_second_broker_checks_the_user_and_no_stranger_forwards(tmp_pa
                 assert (recalled.status.code, recalled.message_id) == (v2.OK, made.message_id)
                 (found,) = await client.admin.describe_topic("there")
                 assert sum(queue.max_offset - queue.min_offset for queue in found.queues) == 1
+                await client.admin.rules.allow("alice", "Sub", "Topic:there")
+                assert await searched(first, "alice", "there") == [b"x"]
+                with pytest.raises(TroveError, match="ACCESS_DENIED"):
+                    await searched(first, "mallory", "there")
             assert "no credentials" in await forged(second, ())
             assert "no credentials" in await forged(second, metadata_of("alice")), (
                 "a native call needs a log-in"
