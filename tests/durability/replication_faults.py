@@ -181,7 +181,7 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "a new voter is in the in-sync set before the copies know that it is one",
         f"{PACKAGE}members.py",
-        'waits = "" if self.counts else self.newest.newest',
+        'waits = "" if self.counts else self._waits',
         'waits = ""',
         (f"{MEMBERS}test_a_node_becomes_a_learner_then_a_voter",),
     ),
@@ -191,6 +191,20 @@ REPLICATION_FAULTS: Final = (
         "not all(stored.get(one, 0) >= self.newest.version for one in counted)",
         "not stored",
         (f"{MEMBERS}test_a_node_becomes_a_learner_then_a_voter",),
+    ),
+    Planted(
+        "a list that does not count yet lowers the copies that a commit needs",
+        f"{NODE}member_changes.py",
+        "in_sync_min=newest.needed(self._node.place.in_sync_min),",
+        "in_sync_min=max(1, min(self._node.place.in_sync_min, sum(self._changes.voters.values()))),",
+        (f"{CHANGES}test_a_group_that_grows_to_its_minimum_needs_it_from_the_list_on",),
+    ),
+    Planted(
+        "a copy of the set cannot be replaced before it has stored the list",
+        f"{PACKAGE}members.py",
+        'self._waits: Node = "" if stored.newest in in_sync else stored.newest',
+        "self._waits: Node = stored.newest",
+        (f"{CHANGES}test_a_leader_of_two_that_led_again_counted_alone",),
     ),
     Planted(
         "the promise of a removed node counts",

@@ -35,9 +35,10 @@ CHANGES_MAX: Final = 1 << 16
 class MemberChanges:
     """Of one leadership. `stored`: the newest list among the promises that made this node the leader. It may
     not have counted before, so it has to be stored by the copies again, as this epoch's first version: a copy
-    may have a later list of the leader before, which counts for nothing."""
+    may have a later list of the leader before, which counts for nothing. `in_sync`: the nodes of the set with
+    which the leadership begins. A voter of it came in by a list that counted."""
 
-    def __init__(self, stored: Members, epoch: Epoch, me: Node) -> None:
+    def __init__(self, stored: Members, epoch: Epoch, me: Node, in_sync: Collection[Node] = ()) -> None:
         assert me in stored.places, "a voter leads"
         self._epoch: Final = epoch
         self._me: Final = me
@@ -45,11 +46,13 @@ class MemberChanges:
         """That followers are to store."""
         self.counts = False
         """Whether the newest list counts: a next change may begin."""
+        self._waits: Node = "" if stored.newest in in_sync else stored.newest
+        """The voter that may not be in a set before the list counts."""
 
     @property
     def voters(self) -> dict[Node, bool]:
         """For GroupSettings: by node, whether it may be in the in-sync set now."""
-        waits = "" if self.counts else self.newest.newest
+        waits = "" if self.counts else self._waits
         return {one.node: one.is_voter and one.node != waits for one in sorted(self.newest.nodes)}
 
     def add(self, member: Member) -> Members:
@@ -93,7 +96,7 @@ class MemberChanges:
         later."""
         if written.version <= self.newest.version:
             return False
-        self.newest, self.counts = written, False
+        self.newest, self.counts, self._waits = written, False, written.newest
         return True
 
     def confirm(self, stored: Mapping[Identity, int], counted: Collection[Identity]) -> bool:
@@ -111,5 +114,5 @@ class MemberChanges:
         if version >= (self._epoch + 1) * CHANGES_MAX:
             raise ValueError(f"{CHANGES_MAX} changes in one leadership")
         self.newest = replace(self.newest, version=version, newest=newest, **fields)
-        self.counts = False
+        self.counts, self._waits = False, newest
         return self.newest

@@ -33,6 +33,16 @@ pytestmark = pytest.mark.asyncio
 EPOCH = 128
 FOUNDED = Members.first(Member(node, f"h{node}:1", f"h{node}:2") for node in "abc")
 D = Member("d", "hd:1", "hd:2")
+ALONE = Members.first([Member("a", "ha:1", "ha:2")])
+
+
+def grown() -> Members:
+    """Of a group that a founded, and to which b was added."""
+    changes = MemberChanges(ALONE, 64, "a")
+    for change in (lambda: changes.add(FOUNDED.nodes[1]), lambda: changes.make_voter("b", "store of b")):
+        changes.counts = True
+        change()
+    return changes.newest
 
 
 @pytest.fixture(autouse=True)
@@ -79,14 +89,17 @@ class OtherNode:
 
 @dataclass
 class World:
-    """Leader a, in sync with the nodes of `counted`, and the other nodes."""
+    """Leader a, in sync with the nodes of `counted`, and the other nodes. `in_sync_mins`: that it was told,
+    with the number of voters."""
 
     counted: str = "ab"
+    listed: Members = FOUNDED
     nodes: dict[str, OtherNode] = field(
         default_factory=lambda: {node: OtherNode(identity(node), in_sync=in_sync("ab")) for node in "bcd"}
     )
     copies: list[CopyState] = field(default_factory=list)
     settings: GroupSettings | None = None
+    in_sync_mins: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.place = Membership(
@@ -95,8 +108,8 @@ class World:
             node="a",
             store_id="store of a",
             in_sync_min=2,
-            listed=FOUNDED,
-            in_sync=in_sync("ab"),
+            listed=self.listed,
+            in_sync=in_sync(self.counted),
         )
         self.nodes["d"] = OtherNode(identity("d"), Members(version=0), 0, role=Role.NEW)
         self.state = SimpleNamespace(commit=Offset(100))
@@ -124,6 +137,7 @@ class World:
 
     def regroup(self, settings: GroupSettings) -> None:
         self.settings = settings
+        self.in_sync_mins.append((len(self.place.voters), settings.in_sync_min))
 
     # --- calls of the other nodes -------------------------------------------------------------------------
     async def status(self, member: Member, _cluster: str) -> NodeStatus:
@@ -243,6 +257,28 @@ async def test_a_node_of_the_set_is_removed_only_when_stopped_at_the_minimum() -
     await world.poll()
     assert world.members.counts
     assert set(world.place.listed.removed) == {"store of b", "store of c"}
+
+
+async def test_a_leader_of_two_that_led_again_counted_alone() -> None:
+    """The list that it found had added the other one, and did not count while that one was away."""
+    world = World(listed=grown())
+    world.nodes["b"].is_here = False
+    await world.poll()
+    settings = world.members.settings()
+    assert (world.members.counts, settings.in_sync_min) == (False, 2)
+    assert settings.voters["b"], "it was in a set, so its list has counted: its next store may replace it"
+
+
+async def test_a_group_that_grows_to_its_minimum_needs_it_from_the_list_on() -> None:
+    """The new voter has the list before it counts, and alone is enough to choose a leader then."""
+    world = World("a", listed=ALONE)
+    await world.members.add(D)
+    world.join("d")
+    world.nodes["d"].promised = 2 * EPOCH  # it stores no list of this leader
+    await world.poll()
+    assert world.place.voters == ["a", "d"]
+    assert {needed for voters, needed in world.in_sync_mins if voters == 1} == {1}
+    assert {needed for voters, needed in world.in_sync_mins if voters == 2} == {2}
 
 
 async def test_a_removed_store_came_back_under_its_nodes_name() -> None:

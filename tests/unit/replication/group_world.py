@@ -487,7 +487,9 @@ class World(MembersWorld):
         leader = self.nodes[name]
         leader.lists = {}
         leader_epoch = epoch_of_leader(epoch, name, newest.places)
-        leader.changes = MemberChanges(newest, leader_epoch, name)
+        in_sync = leader.state.in_sync
+        known = () if in_sync is None else in_sync.nodes
+        leader.changes = MemberChanges(newest, leader_epoch, name, known)
         self._store_members(leader, leader.changes.newest)
         self._begin_leadership(leader, leader_epoch)
         return True

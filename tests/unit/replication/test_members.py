@@ -65,6 +65,24 @@ def test_a_new_leader_counts_the_list_again() -> None:
     group.make_voter("d", "store of d")
 
 
+def test_a_voter_of_the_set_waits_for_no_list() -> None:
+    """The list that added it has counted, or it was in no set; the next one that adds a voter has not."""
+    listed = changes().add(member_of("d"))
+    group = MemberChanges(listed, 16, "a")
+    count(group)
+    listed = group.make_voter("d", "store of d")
+    assert not MemberChanges(listed, 24, "a", ["a", "b"]).voters["d"]
+    group = MemberChanges(listed, 24, "a", ["a", "d"])
+    assert group.voters["d"]
+    count(group)
+    group.remove("d", ["store of d"], [A, B])
+    count(group)
+    group.add(member_of("d"))
+    count(group)
+    group.make_voter("d", "another store")
+    assert not group.voters["d"]
+
+
 def test_a_list_that_never_counted_blocked_every_later_change() -> None:
     """C has stored a list of the leader before, which no promise had: it took no lower version than that."""
     unheard = changes().add(member_of("d"))

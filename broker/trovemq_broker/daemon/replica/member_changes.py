@@ -59,7 +59,8 @@ class GroupMembers:
         self._group = group
         self._statuses = statuses
         place = node.place
-        self._changes: Final = MemberChanges(place.listed, epoch, place.node)
+        known = () if place.in_sync is None else place.in_sync.nodes
+        self._changes: Final = MemberChanges(place.listed, epoch, place.node, known)
         self._stored: dict[Identity, int] = {}
         self._one_change = asyncio.Lock()
         self._joining: set[Node] = set()
@@ -239,12 +240,13 @@ class GroupMembers:
         get_logger().info("replica.voter", node=node)
 
     def settings(self) -> GroupSettings:
-        """With the newest list. A voter of a list that does not count yet may not be in a set."""
-        newest, voters = self._listed, self._changes.voters
+        """With the newest list. A voter of a list that does not count yet may not be in a set; but as many
+        copies are needed as by that list, because a node that has it may choose a leader by it."""
+        newest = self._listed
         return replace(
             self._group,
-            voters=voters,
-            in_sync_min=max(1, min(self._node.place.in_sync_min, sum(voters.values()))),
+            voters=self._changes.voters,
+            in_sync_min=newest.needed(self._node.place.in_sync_min),
             stores=newest.stores,
             removed=frozenset(newest.removed),
         )
