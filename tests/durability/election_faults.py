@@ -17,6 +17,10 @@ RECOVERY: Final = "tests/unit/replication/test_recovery.py::"
 WALK: Final = (
     "tests/unit/replication/test_election_walks.py::test_a_walk_keeps_every_acknowledged_record[0]",
 )
+GROWING: Final = (
+    "tests/unit/replication/test_election_walks.py"
+    "::test_a_walk_of_a_group_that_grows_keeps_every_acknowledged_record"
+)
 
 ELECTION_FAULTS: Final = (
     Planted(
@@ -180,6 +184,14 @@ ELECTION_FAULTS: Final = (
         "return frozenset(one for one, end in ends.items() if end == last)",
         "return newest.copies & ends.keys()",
         (f"{RECOVERY}test_the_set_that_no_node_knows_had_one_of_them",),
+    ),
+    Planted(
+        "new voters that were never in sync are enough for a recovery",
+        f"{PACKAGE}promotion.py",
+        "if all(one.in_sync is None for one in counted):",
+        "if not counted:",
+        (f"{RECOVERY}test_new_voters_that_were_never_in_sync_are_not_enough", GROWING),
+        {"TRIAL": "2"},
     ),
     Planted(
         "a replaced disk counts in a recovery",

@@ -76,6 +76,7 @@ GOALS: Final = (
     Goal("config", "walks of the cluster's configuration", 60, 4_000),
     Goal("replication", "walks of a replica group", 80, 4_000),
     Goal("replication", "walks of a group that elects its leaders", 100, 4_000),
+    Goal("replication", "walks of a group that grows from one node", 40, 1_000),
     Goal("failover", "faults of a group that elects its leaders, under a ledger", 4, 48),
     Goal("failover", "leaders that are killed one after the other, under a ledger", 2, 100),
     Goal("atomic", "crash states of atomic transactions", 100, 1_000),

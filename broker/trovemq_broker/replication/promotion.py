@@ -105,6 +105,10 @@ def longest(
     A log whose newest epoch is the same or a later one, and that is as long, has it, too: each leader of a
     later epoch had it. A store or, with async flush, a run that is not the listed one may have lost its end.
 
+    A group with fewer voters than its minimum commits with all of them, and new voters alone may be enough
+    promises afterwards. So one of those that promised was in a set: as one of the former voters, or added
+    since, with all that was committed by then.
+
     TroveError NOT_ENOUGH_REPLICAS.
     """
     sets = [one.in_sync for one in answers if one.in_sync is not None]
@@ -120,6 +124,9 @@ def longest(
     ]
     if len(counted) < (enough := needed(len(voters), in_sync_min)):
         text = f"{len(counted)} of {enough} nodes that still have their log have promised epoch {epoch}"
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
+    if all(one.in_sync is None for one in counted):
+        text = "no node that promised was ever in sync, so that each may lack what the others acknowledged"
         raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
     ends = {one.identity: (one.epochs.last, one.end) for one in counted}
     last = max(ends.values())

@@ -20,6 +20,9 @@ WALKS = 4_000
 DEFAULT_WALKS = 100
 PARTS = 4
 STEPS = 60
+GROWING = 1_000
+DEFAULT_GROWING = 40
+GROWING_STEPS = 30
 
 
 def walk(seed: int) -> ElectionWorld:
@@ -54,6 +57,36 @@ def walk(seed: int) -> ElectionWorld:
             backups.clear()
             world.run(world.now_ms + 5_000)
             world.recover()
+    world.settle()
+    return world
+
+
+def growing(seed: int) -> ElectionWorld:
+    """A group that one node founded, with fewer voters than its minimum. Its etcd is lost again and again, and
+    an operator recovers it by the promises of just enough voters."""
+    source = random.Random(f"growing {seed}")
+    world = ElectionWorld(
+        seed,
+        nodes=1,
+        in_sync_min=source.choice((2, 2, 3)),
+        spares=source.choice((1, 2, 3)),
+        odds=source.choice((0.0, 0.02, 0.1)),
+    )
+    names = list(world.nodes)
+    world.run(2_000)
+    for _ in range(GROWING_STEPS):
+        for _ in range(source.randrange(6)):
+            world.send()
+            world.run(world.now_ms + source.choice((1, 5, 20)))
+        if source.random() < 0.5:
+            world.change_members()
+        else:
+            fault(world, source, names)
+        world.healed()
+        world.send()
+        if world.elections and not world.lost and source.random() < 0.15:
+            world.recover()
+        world.run(world.now_ms + source.choice((10, 100, 500, 2_500)))
     world.settle()
     return world
 
@@ -102,6 +135,15 @@ def test_a_walk_keeps_every_acknowledged_record(trials: Trials, part: int) -> No
             walk(number)
         done += 1
     trials.count("replication", "walks of a group that elects its leaders", done)
+
+
+def test_a_walk_of_a_group_that_grows_keeps_every_acknowledged_record(trials: Trials) -> None:
+    done = 0
+    for number in trials.numbers(GROWING, default=DEFAULT_GROWING):
+        with trials.one(number):
+            growing(number)
+        done += 1
+    trials.count("replication", "walks of a group that grows from one node", done)
 
 
 def test_one_seed_gives_one_trace_in_two_processes() -> None:

@@ -25,8 +25,10 @@ def promise(one: Identity, end: int, epoch: int = 64, in_sync: InSyncSet | None 
     return Promised(one, 640, Epochs.of([(epoch, 0)]), PhysicalOffset(end), in_sync)
 
 
-def chosen(*answers: Promised, voters: str = "abc", in_sync_min: int = 2) -> set[str]:
-    copies = longest(answers, 640, voters=set(voters), in_sync_min=in_sync_min, stores={})
+def chosen(*answers: Promised, voters: str = "abc", in_sync_min: int = 2, added: str = "") -> set[str]:
+    """`added`: the nodes that became voters with their stores."""
+    stores = {node: identity(node).store_id for node in added}
+    copies = longest(answers, 640, voters=set(voters), in_sync_min=in_sync_min, stores=stores)
     return {one.node for one in copies}
 
 
@@ -35,6 +37,18 @@ def test_the_set_that_no_node_knows_had_one_of_them() -> None:
     assert chosen(promise(B, 100), promise(C, 150)) == {"c"}
     assert chosen(promise(B, 150), promise(C, 150)) == {"b", "c"}
     assert chosen(promise(B, 200), promise(C, 150, epoch=128)) == {"c"}, "a later leader had all"
+
+
+def test_new_voters_that_were_never_in_sync_are_not_enough() -> None:
+    """a committed alone until b was a voter: one promise is enough then, and b may lack those records."""
+    new_b, new_c = promise(B, 100, in_sync=None), promise(C, 90, in_sync=None)
+    with pytest.raises(TroveError, match="ever in sync"):
+        chosen(new_b, voters="ab", added="b")
+    with pytest.raises(TroveError, match="ever in sync"):
+        chosen(new_b, new_c, added="bc")
+    assert chosen(promise(B, 100), voters="ab", added="b") == {"b"}
+    assert chosen(promise(A, 120), new_b, voters="ab", added="b") == {"a"}
+    assert chosen(promise(B, 90), new_c._replace(end=PhysicalOffset(100)), added="bc") == {"c"}
 
 
 @pytest.mark.parametrize(
