@@ -201,7 +201,10 @@ class Coordinated:
         """TroveError NOT_LEADER: this node does not lead."""
         if (election := self._election) is None or self._leading is None:
             raise not_leader("this node does not lead")
-        self._give(lambda now: election.switch_over(target, now))
+        try:
+            self._give(lambda now: election.switch_over(target, now))
+        except ValueError as error:  # it has stepped down just now
+            raise not_leader(str(error)) from None
 
     async def pause(self, seconds: int) -> None:
         """No other leader is chosen for `seconds`; 0 ends a pause. TroveError COORDINATION_UNAVAILABLE."""

@@ -17,6 +17,9 @@ from trovemq_proto.errors import TroveError
 
 SERVES_S: Final = 15.0
 """How long a promoted node may take until it serves."""
+SWITCHES_S: Final = 2.0
+"""A leader that still leads then has given a planned switch-over up: it holds messages for a second."""
+IN_SYNC_S: Final = 5.0
 POLL_S: Final = 0.1
 
 
@@ -106,11 +109,13 @@ class Replicas:
 
     async def switch_over(self, group: str, *, to: str | None = None) -> ReplicaGroup:
         """Lets another node of the group lead, and returns when it serves. The group chooses its leaders by
-        etcd; the former leader holds new messages until the next one has all of them.
+        etcd; the former leader holds new messages until the next one has all of them, for a second at most.
+        Then it continues, and is asked again.
 
         Args:
             group: The group.
-            to: The next leader; None: the node that has most of the log.
+            to: The next leader; None: the node that has most of the log. One that follows and is not in the
+                in-sync set is waited for, for 5 s at most.
 
         Raises:
             TroveError: REPLICA_STATE_ILLEGAL (it is not in the in-sync set, or did not take over),
@@ -118,11 +123,13 @@ class Replicas:
         """
         check_text("group", group)
         check_optional_text("to", to)
-        found = await self._found()
+        found = await self._until_in_sync(group, to)
         former = found.leader(group)
-        await ReplicaCalls(self._pool.server(found.address(former))).switch_over(to or "")
+        calls = ReplicaCalls(self._pool.server(found.address(former)))
+        await calls.switch_over(to or "")
         loop = asyncio.get_running_loop()
-        ends = loop.time() + SERVES_S
+        ends, due = loop.time() + SERVES_S, loop.time() + SWITCHES_S
+        leads, problem = False, ""
         while loop.time() < ends:
             await asyncio.sleep(POLL_S)
             if not (now := await self._found()).of(group):
@@ -131,8 +138,10 @@ class Replicas:
             serves = any(one.node == state.leader and one.role == "leader" for one in state.nodes)
             if serves and state.leader != former.node and state.epoch > former.epoch:
                 return state
-        text = f"no other node of group {group} leads yet: {former.node} led epoch {former.epoch}"
-        raise TroveError(errors.REPLICA_STATE_ILLEGAL, text)
+            leads = serves and state.leader == former.node
+            if leads and due <= loop.time() < ends - SWITCHES_S:  # the other one lacked records for too long
+                problem, due = await _switched_over(calls, to), loop.time() + SWITCHES_S
+        raise TroveError(errors.REPLICA_STATE_ILLEGAL, _not_switched(former, leads=leads, problem=problem))
 
     async def pause_failover(self, group: str, *, seconds: int) -> ReplicaGroup:
         """No other leader is chosen for `seconds`, whatever happens to the present one.
@@ -315,6 +324,20 @@ class Replicas:
         text = f"no node of group {answer.group} serves yet, in an epoch after {promotion.epoch}"
         raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
 
+    async def _until_in_sync(self, group: str, to: str | None) -> _Answers:
+        """A voter that follows may have lagged a moment ago. Where it stays out of the set, the leader
+        refuses it, and names the reason."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + IN_SYNC_S
+        while True:
+            found = await self._found()
+            leader = found.leader(group)
+            voters = [one.node for one in leader.members if one.is_voter]
+            follows = any(one.node == to and one.role == "follower" for one in found.of(group))
+            if to in leader.in_sync or to not in voters or not follows or loop.time() >= ends:
+                return found
+            await asyncio.sleep(POLL_S)
+
     async def _out_of_set(self, group: str, node: str) -> None:
         """The node is stopped, or new, and the leader drops it. TroveError REPLICA_STATE_ILLEGAL."""
         loop = asyncio.get_running_loop()
@@ -365,6 +388,22 @@ class Replicas:
             if error.spec in (errors.ACCESS_DENIED, errors.AUTHENTICATION_FAILED):
                 raise error
         return _Answers(answers, failures)
+
+
+async def _switched_over(calls: ReplicaCalls, to: str | None) -> str:
+    """Asks the leader again. Why it refuses; empty: it does not, or is a leader no more."""
+    try:
+        await calls.switch_over(to or "")
+    except TroveError as error:
+        return error.message if error.spec is errors.REPLICA_STATE_ILLEGAL else ""
+    return ""
+
+
+def _not_switched(former: NodeAnswer, *, leads: bool, problem: str) -> str:
+    if not leads:
+        return f"no other node of group {former.group} leads yet: {former.node} led epoch {former.epoch}"
+    reason = problem or "no other copy had all of its log within a second"
+    return f"node {former.node} of group {former.group} leads on: {reason}; repeat the switch-over"
 
 
 async def _again(calls: ReplicaCalls, before: NodeAnswer) -> NodeAnswer:
