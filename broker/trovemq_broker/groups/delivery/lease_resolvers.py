@@ -116,6 +116,7 @@ class GrantedLease:
 
     def runs(self, pair: GroupTopic | None, refused: Refusals) -> Iterable[NamedRun]:
         assert pair is not None, "the group received the messages"
+        assert self._offsets.stop <= self._state.next_offset, "the queue delivered each of them"
         return ((self._state, None, self._offsets, self._offsets, ""),)
 
 

@@ -272,6 +272,7 @@ class Settling:
     ) -> None:
         assert pair is not None, "without a state of the group no message is named"
         state, _, offsets, places, _ = run
+        assert len(places) == len(offsets), "each message has a place"
         lease_of, loose, alone = state.open.get, state.open.loose.get, outcome.alone
         begin, end = offsets.start, offsets.stop
         at = begin
@@ -387,6 +388,7 @@ class Settling:
         for run in Handles((handle.encode(),)).runs(pair, refused):
             assert pair is not None, "without a state of the group no message is named"
             state, _, offsets, _, _ = run
+            assert len(offsets) == 1, "one handle names one message"
             lease = state.open.get(offsets.start)
             check_name(self.context, run, offsets.start, lease, self.context.lease_time.at(now_ms))
             if lease is not None:
