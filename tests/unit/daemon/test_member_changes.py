@@ -269,6 +269,20 @@ async def test_a_leader_of_two_that_led_again_counted_alone() -> None:
     assert settings.voters["b"], "it was in a set, so its list has counted: its next store may replace it"
 
 
+async def test_a_lost_copy_is_removed_although_it_cannot_store_the_list() -> None:
+    """By a leader that has started since it was lost, with that list."""
+    world = World(listed=grown())
+    world.copies = [CopyState(identity("b"), Offset(100), Offset(100), 0, is_connected=True)]
+    assert "stop it" in await refused(errors.REPLICA_STATE_ILLEGAL, world.members.remove("b"))
+    world.copies = []
+    world.nodes["b"].is_here = False
+    await refused(errors.NOT_ENOUGH_REPLICAS, world.members.remove("b"))
+    assert (world.place.voters, world.members.settings().in_sync_min) == (["a"], 1)
+    world.in_sync.counted = frozenset({identity("a")})
+    await world.poll()
+    assert world.members.counts
+
+
 async def test_a_group_that_grows_to_its_minimum_needs_it_from_the_list_on() -> None:
     """The new voter has the list before it counts, and alone is enough to choose a leader then."""
     world = World("a", listed=ALONE)

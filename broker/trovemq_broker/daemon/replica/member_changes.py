@@ -110,7 +110,8 @@ class GroupMembers:
                 raise illegal(f"node {node} leads: promote another one first")
             if self._listed.member(node) is None:
                 raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {place.group}")
-            await self._until_it_counts()
+            self._counted_without(node)
+            await self._until_it_counts(without=node if self._election is None else "")
             self._joining.discard(node)
             stores, counted = self._stores_of(node), self._counted_without(node)
             await self._change(lambda changes: changes.remove(node, stores, counted))
@@ -174,12 +175,13 @@ class GroupMembers:
             await run_in_thread(partial(self._node.take_members, self._listed))
         self._stored[self._node.place.identity] = self._listed.version
 
-    async def _until_it_counts(self) -> None:
-        """TroveError NOT_ENOUGH_REPLICAS."""
+    async def _until_it_counts(self, without: Node = "") -> None:
+        """`without`: a node that is lost, and removed next: it cannot store the list. TroveError
+        NOT_ENOUGH_REPLICAS."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + COUNTS_S
         while not self.counts:
-            reasons = await self._offer()
+            reasons = await self._offer(without)
             if loop.time() >= until_s and not self.counts:
                 raise TroveError(
                     errors.NOT_ENOUGH_REPLICAS,
@@ -188,7 +190,7 @@ class GroupMembers:
                 )
             await asyncio.sleep(POLL_S / 5)
 
-    async def _offer(self) -> str:
+    async def _offer(self, without: Node = "") -> str:
         """Sends the list to the members that lack it; returns why some did not store it."""
         await self._store()
         place, version = self._node.place, self._listed.version
@@ -196,7 +198,8 @@ class GroupMembers:
             if status.cluster == place.cluster and status.listed == self._listed:
                 self._stored[status.identity] = version
         has_it = {one.node for one, stored in self._stored.items() if stored == version}
-        counted = {one.node for one in self._streams().leader.in_sync.counted}
+        copies = [one for one in self._streams().leader.in_sync.counted if one.node != without]
+        counted = {one.node for one in copies}
         asked = [
             one
             for one in self._listed.nodes
@@ -206,7 +209,7 @@ class GroupMembers:
         change = MembersChange(place.cluster, place.group, self._listed, self._epoch)
         stored, failures = await gathered(asked, lambda one: self._calls.store_members(one, change))
         self._stored |= dict.fromkeys(stored.values(), version)
-        if self._changes.confirm(self._stored, self._streams().leader.in_sync.counted):
+        if self._changes.confirm(self._stored, copies):
             get_logger().info("replica.members", version=version, nodes=",".join(sorted(self._listed.places)))
             self._streams().regroup(self.settings())
         return "".join(f"; {node}: {error.message}" for node, error in sorted(failures.items()))
