@@ -29,8 +29,8 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=$(SEED) $(RUN) -m pytest
 # many a test.
 IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)
 # `make check` has these, and `make quick` has not.
-CHECKED := tests/unit/project/test_generated.py tests/unit/project/test_tidy.py tests/unit/project/test_words.py \
-  tests/durability/test_package_faults.py tests/durability/test_planted_bugs.py \
+CHECKED := tests/unit/project/test_generated.py tests/unit/project/test_one_way.py tests/unit/project/test_tidy.py \
+  tests/unit/project/test_words.py tests/durability/test_package_faults.py tests/durability/test_planted_bugs.py \
   tests/durability/test_track_record.py
 PACKAGES := proto store rpc daemon nameserver broker clients/python console pipeline
 TYPED := $(PACKAGES) deploy bench docs tools tests

@@ -8,6 +8,7 @@ The options are those of bench/paired.py. The cases, and the constant that choos
 - "topics": the records of each topic of a batch, which has one path
 - "odd": index entries of a batch, of which some records have another layout (ODD_SHARE)
 - "priorities": the priorities of new messages of a queue (ROWS_MAX)
+- "sizes": the histogram of the sizes of records that were appended (ROWS_MAX)
 - "frames": records of Append frames that arrive in one iteration of the loop (COPY_SIZE_MAX)
 """
 
@@ -19,6 +20,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from time import thread_time_ns
 from typing import Final
+
+import numpy as np
 
 from bench import paired
 from bench.appends import opened
@@ -32,6 +35,7 @@ from trovemq_broker.produce.batches import Batch
 from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder
+from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueId
 from trovemq_proto.records import BatchEncoder, RecordBatch
 from trovemq_proto.records.columns import QueuePart
@@ -52,6 +56,7 @@ CASES: Final = (
     *(("odd, one in", 1_000, each) for each in (100, 20, 12, 4, 2)),
     *(("priorities", count, 1) for count in (1, 2, 4, 8, 16, 64)),
     *(("priorities, every 8th record", count, 8) for count in (2, 4, 8, 16, 64)),
+    *(("sizes", count, 300) for count in (2, 8, 16, 32, 64)),
     *(("frames", FRAMES, size) for size in (200, 3_000, 8_000, 32_000, 128_000, 1_000_000)),
 )
 """Name, count of records, and a number: bytes of a body, topics, records to one odd one, queues."""
@@ -120,6 +125,13 @@ def priorities(count: int, queues: int) -> Callable[[], object]:
     return work
 
 
+def sizes(count: int, size: int) -> Callable[[], object]:
+    traffic = Traffic()
+    positions = np.cumsum([0, *(size + index * 7 % 50 for index in range(1, count))])
+    total = int(positions[-1]) + size
+    return lambda: traffic.appended(TOPIC, count, total, positions)
+
+
 def frames(count: int, size: int) -> Callable[[], object]:
     store = opened(1)
     commit = GroupCommit(store, FlushSettings(flush_mode="async"), lambda _: None)
@@ -153,7 +165,7 @@ def encoded(count: int, size: int, *, crc: bool) -> bytes:
     )
 
 
-KINDS: Final = {each.__name__: each for each in (spans, fetched, topics, odd, priorities, frames)}
+KINDS: Final = {each.__name__: each for each in (spans, fetched, topics, odd, priorities, sizes, frames)}
 
 
 @lru_cache(maxsize=1)

@@ -178,7 +178,7 @@ class QueueSender:
     async def _send_chunk(self, chunk: Chunk) -> None:
         """Sends the part and records it, also the messages that were stored before an error. Raises
         TroveError."""
-        if not chunk.one_by_one:
+        if not chunk.sent_singly:
             end = await send_columns(self._producer, chunk, self.state.target_broker)
             self._note(len(chunk), int(chunk.rows[-1]), end)
             return

@@ -53,7 +53,7 @@ class Chunk:
         return len(self.bodies)
 
     @property
-    def one_by_one(self) -> bool:
+    def sent_singly(self) -> bool:
         """Whether they cannot be sent as columns."""
         return self.groups is not None or self.delays_seconds is not None
 

@@ -94,8 +94,8 @@ class ChunkSender:
                     in_flight_bytes_max=self._in_flight_bytes,
                     retry_in_doubt=True,
                 )
-            if chunk.one_by_one:
-                await self._send_one_by_one(producer, chunk)
+            if chunk.sent_singly:
+                await self._send_singly(producer, chunk)
             else:
                 await send_columns(producer, chunk)
                 self.acknowledged += len(chunk)
@@ -105,7 +105,7 @@ class ChunkSender:
             if self._failure is None:
                 self._failure = with_row(error, chunk) if isinstance(error, TroveError) else error
 
-    async def _send_one_by_one(self, producer: Producer, chunk: Chunk) -> None:
+    async def _send_singly(self, producer: Producer, chunk: Chunk) -> None:
         """Sends messages that no batch of columns can carry; the producer puts them into frames."""
         delays = chunk.delays_seconds
         calls = [
