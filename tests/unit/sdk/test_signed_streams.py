@@ -9,16 +9,32 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.fake_loop import fake_time, turns
+from tests.support.fake_loop import fake_time
+from trovemq._wire.failures import ERROR_METADATA_KEY
 from trovemq._wire.session import SignedChannel, StreamCall
+from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_checker
 from trovemq_proto.errors import TroveError
+from trovemq_proto.v1 import common_pb2
 
 pytestmark = fake_time
 
 
 KEY = SigningKey(bytes(16), bytes(32))
-UNAUTHORIZED = SimpleNamespace(status=SimpleNamespace(code=40100))
+
+
+class RefusalError(ConnectionError):
+    """A CallFailure: the server's own error is in the trailer."""
+
+    def code(self) -> Any:
+        return SimpleNamespace(name="UNAUTHENTICATED")
+
+    def details(self) -> str:
+        return ""
+
+    def trailing_metadata(self) -> Any:
+        error = common_pb2.Error(symbol=errors.AUTHENTICATION_FAILED.symbol)
+        return ((ERROR_METADATA_KEY, error.SerializeToString()),)
 
 
 class Channel:
@@ -66,6 +82,13 @@ class Call:
         self.written.append(message)
 
 
+class RefusedCall(Call):
+    """Its session is over."""
+
+    async def read(self) -> Any:
+        raise RefusalError
+
+
 def stream_of(call: Any, path: str = "/s/m") -> tuple[StreamCall, Channel]:
     channel = Channel()
     return StreamCall(cast("SignedChannel", channel), path, (), lambda _sign, _metadata: call), channel
@@ -95,14 +118,11 @@ async def test_replies_come_to_the_receiver_whenever_it_was_set(early: bool) -> 
 
 
 async def test_a_refusal_is_the_readers_and_ends_the_session() -> None:
-    call = Call()
-    stream, channel = stream_of(call, "/apache.rocketmq.v2.MessagingService/Telemetry")
+    call = RefusedCall()
+    stream, channel = stream_of(call)
     stream.set_receiver(lambda _reply: True)
-    reading = asyncio.ensure_future(stream.read())
-    await turns()
-    call.reply(UNAUTHORIZED)
     with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
-        await reading
+        await stream.read()
     assert channel.forgotten == 1
 
 

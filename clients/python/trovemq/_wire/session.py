@@ -27,8 +27,6 @@ from trovemq_proto.v1 import security_pb2
 from .failures import error_of_call, unreachable
 
 _RENEWED_AFTER: Final = 0.8  # part of a session's time
-_ROCKETMQ: Final = "/apache.rocketmq."
-_UNAUTHORIZED: Final = 40100  # code of RocketMQ's protocol, whose refusals are replies
 
 Failures = tuple[type[BaseException], ...]
 
@@ -172,15 +170,7 @@ class UnaryCall:
         self._request = request
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._answer().__await__()
-
-    async def _answer(self) -> Any:
-        reply = await self._once(last=False)
-        return reply if not _is_refused(reply) else await self._again()
-
-    async def _again(self) -> Any:
-        self._channel.forget_session()
-        return await self._once(last=True)
+        return self._once(last=False).__await__()
 
     async def _once(self, *, last: bool) -> Any:
         signed, sign = await self._channel.sign_call(self._path)
@@ -191,7 +181,8 @@ class UnaryCall:
             error = await error_of_call(asked, failure, self._channel.address)
             if last or error.spec is not errors.AUTHENTICATION_FAILED:
                 raise error from failure
-        return await self._again()
+        self._channel.forget_session()
+        return await self._once(last=True)
 
 
 class StreamCall:
@@ -237,22 +228,15 @@ class StreamCall:
 
     def _pass_receiver(self) -> None:
         receiver = self._receiver
-        if receiver is None or not hasattr(self._call, "set_receiver"):
-            return
-        if self._path.startswith(_ROCKETMQ):
-            self._call.set_receiver(lambda reply: not _is_refused(reply) and receiver(reply))
-        else:
+        if receiver is not None and hasattr(self._call, "set_receiver"):
             self._call.set_receiver(receiver)
 
     async def _through(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
         call = await self._opened()
         try:
-            reply = await use(call)
+            return await use(call)
         except self._channel.failures as failure:
             raise self._broken(await error_of_call(call, failure, self._channel.address)) from failure
-        if _is_refused(reply):
-            raise self._broken(TroveError(errors.AUTHENTICATION_FAILED))
-        return reply
 
     def _broken(self, error: TroveError) -> TroveError:
         if error.spec is not errors.AUTHENTICATION_FAILED:
@@ -298,19 +282,12 @@ class StreamCall:
                 return
             except self._channel.failures as failure:
                 raise self._broken(await error_of_call(call, failure, self._channel.address)) from failure
-            if _is_refused(reply):
-                raise self._broken(TroveError(errors.AUTHENTICATION_FAILED))
             yield reply
 
     def cancel(self) -> None:
         self._cancelled = True
         if self._call is not None:
             self._call.cancel()
-
-
-def _is_refused(reply: Any) -> bool:
-    """Whether the reply has RocketMQ's status of an invalid session."""
-    return getattr(getattr(reply, "status", None), "code", None) == _UNAUTHORIZED
 
 
 def _unsigned(message: bytes) -> bytes:
