@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.message_factory import GetMessageClass
-
+from trovemq_broker.server.wire.methods import reply_type
 from trovemq_broker.server.wire.rocketmq_services import METHODS
 from trovemq_broker.server.wire.statuses import status_of
 from trovemq_proto import errors
@@ -23,11 +22,10 @@ def is_rocketmq(path: str) -> bool:
 
 def refused_reply(path: str, error: TroveError) -> Any:
     """The reply, or the element of a stream, that refuses a call of RocketMQ's protocol."""
-    output = METHODS[path].output_type
-    reply_type = GetMessageClass(output)
-    if "status" not in output.fields_by_name:  # ChangeLogLevel
-        return reply_type(remark=error.message)
+    reply: Any = reply_type(METHODS[path])
+    if "status" not in reply.DESCRIPTOR.fields_by_name:  # ChangeLogLevel
+        return reply(remark=error.message)
     if error.spec is errors.ACCESS_DENIED:
         # FORBIDDEN is also the code for a topic without write or read permission
         error = TroveError(error.spec, f"{error.symbol}: {error.message}")
-    return reply_type(status=status_of(error))
+    return reply(status=status_of(error))

@@ -21,11 +21,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Final
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
 
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.forwarding import NativeCalls, NativeStream
 from trovemq_broker.server.wire.forwarded_messages import METADATA_MAX, TEXT_SIZE_MAX, ForwardedClient
+from trovemq_broker.server.wire.methods import Service
 from trovemq_broker.server.wire.statuses import Context, metadata_value
 from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
@@ -59,7 +59,7 @@ class NativeLeaderCalls:
         self._wait = wait
         self._stopping = stopping
 
-    def handlers(self, service: ServiceDescriptor, without: Collection[str] = ()) -> dict[str, Any]:
+    def handlers(self, service: Service, without: Collection[str] = ()) -> dict[str, Any]:
         """Of the methods of the service, by name; `without` those that the node serves itself."""
         return {
             method.name: grpc.stream_stream_rpc_method_handler(

@@ -13,8 +13,6 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-
 from trovemq_broker.admin.shared_topics import SharedTopics
 from trovemq_broker.produce.replica_acks import Grown
 from trovemq_broker.replication.read_lag import check_lag
@@ -34,6 +32,7 @@ from trovemq_broker.server.wire import (
     store_messages,
     track_messages,
 )
+from trovemq_broker.server.wire.methods import Method, Service
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.replica_reads import add_lag, max_lag_of
 from trovemq_broker.server.wire.statuses import Context
@@ -115,7 +114,7 @@ class ReplicaReads:
             self._open.core.long_polls.wake(queues)
 
     # --- the calls --------------------------------------------------------------------------------------
-    def handlers(self, service: ServiceDescriptor) -> dict[str, Any]:
+    def handlers(self, service: Service) -> dict[str, Any]:
         """The coroutines and generators of the service's reads, by their names in Python."""
         return {
             python_name(method.name): self._handler(method)
@@ -123,11 +122,11 @@ class ReplicaReads:
             if method.name in READS.get(service.full_name, ()) and method.name != "Pull"
         }
 
-    def on_calls(self, service: ServiceDescriptor) -> dict[str, OnCalls]:
+    def on_calls(self, service: Service) -> dict[str, OnCalls]:
         """The functions that take calls which arrived together, by RPC."""
         return {"Pull": self._pulls} if service is send_messages.SERVICE else {}
 
-    def _handler(self, method: MethodDescriptor) -> Any:
+    def _handler(self, method: Method) -> Any:
         service, name = method.containing_service.full_name, python_name(method.name)
         if method.client_streaming:
             return self._stream(service, name)

@@ -19,14 +19,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import Any, Final, Protocol, TypeVar
 
-from google.protobuf.descriptor import ServiceDescriptor
-
 from trovemq_broker.cluster_config.shared import NOT_SHARED, SharedConfig
 from trovemq_broker.security.creators import present_creator, reset_creator, set_creator
 from trovemq_broker.server.access.audit import outcome_of, outcome_of_error
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.forwarded_callers import forwarded_creator
 from trovemq_broker.server.access.needs import ROWS
+from trovemq_broker.server.wire import methods
 from trovemq_broker.server.wire.forwarded_calls import CallAsBytes, calls_of, read_forwarded, to_bytes
 from trovemq_broker.server.wire.native_calls import Reply, Request
 from trovemq_broker.server.wire.statuses import Context
@@ -86,7 +85,7 @@ class SharedChanges:
         self._by_name: dict[str, CallAsBytes] = {}
         self._by_path: dict[str, tuple[CallAsBytes, Callable[[Request, Any], Awaitable[Reply]]]] = {}
 
-    def add(self, descriptor: ServiceDescriptor, service: ChangingService) -> None:
+    def add(self, descriptor: methods.Service, service: ChangingService) -> None:
         """Adds the service's methods that are marked."""
         for call in calls_of(descriptor):
             method = getattr(type(service), call.name)

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Protocol, TypeAlias
 
-from google.protobuf.descriptor import ServiceDescriptor
-
 from trovemq_broker.security.actions import Kind
+from trovemq_broker.server.wire.methods import Service
 from trovemq_broker.server.wire.native_calls import Reply
 from trovemq_broker.server.wire.shown_replies import MaySee
 from trovemq_broker.server.wire.tool_calls import NativeCall, methods_of
@@ -79,7 +78,7 @@ class NativeCalls:
         self._methods: dict[str, Method] = {}
         self.admission: Admission = OpenAdmission()
 
-    def add(self, descriptor: ServiceDescriptor, service: object) -> None:
+    def add(self, descriptor: Service, service: object) -> None:
         """A service whose calls are made."""
         for path, name in methods_of(descriptor):
             self._methods[path] = getattr(service, name)

@@ -25,11 +25,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from google.protobuf.message_factory import GetMessageClass
-
 from trovemq_broker.server.core.forwarding import ForwardCalls, ForwardedCall, ForwardedStream
 from trovemq_broker.server.rocketmq.forwards import client_of
 from trovemq_broker.server.rocketmq.service import status_handler
+from trovemq_broker.server.wire.methods import request_type
 from trovemq_broker.server.wire.rocketmq_services import MESSAGING
 from trovemq_broker.server.wire.statuses import Context, Malformed, reader
 from trovemq_daemon.grpc_services import method_handler
@@ -88,7 +87,7 @@ class LeaderCalls:
                 method, self._stream(name) if method.server_streaming else self._unary(name)
             )
         telemetry = MESSAGING.methods_by_name[TELEMETRY]
-        read = reader(GetMessageClass(telemetry.input_type))
+        read = reader(request_type(telemetry))
         return made | {TELEMETRY: method_handler(telemetry, self.telemetry, read)}
 
     def _unary(self, name: str) -> Callable[[Any, Context], Any]:

@@ -15,8 +15,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message_factory import GetMessageClass
 
 from trovemq_broker.server.core.acknowledger import Acknowledger
 from trovemq_broker.server.core.broker_core import BrokerCore
@@ -37,6 +35,7 @@ from trovemq_broker.server.rocketmq.sender import Sender
 from trovemq_broker.server.rocketmq.telemetry import Telemetry
 from trovemq_broker.server.rocketmq.transaction_ends import Ender
 from trovemq_broker.server.wire.client_commands import StoredMessage
+from trovemq_broker.server.wire.methods import Method, reply_type, request_type
 from trovemq_broker.server.wire.rocketmq_services import ADMIN, ADMIN_SERVICE, MESSAGING, MESSAGING_SERVICE
 from trovemq_broker.server.wire.statuses import reader, request_of, with_status
 from trovemq_broker.transactions.transactions import TransactionCheck
@@ -129,7 +128,7 @@ class RocketmqService:
             forwarding = ForwardingCalls(self._forwards)
             calls |= forwarding.around(calls)
         method = MESSAGING.methods_by_name["Telemetry"]
-        read = reader(GetMessageClass(method.input_type))
+        read = reader(request_type(method))
         telemetry = method_handler(method, self.telemetry.telemetry, read)
         return {
             **{name: status_handler(MESSAGING.methods_by_name[name], call) for name, call in calls.items()},
@@ -221,12 +220,10 @@ def _forwarding(core: BrokerCore, own: _Often, others: OtherBrokers, forwards: F
     )
 
 
-def status_handler(
-    method: MethodDescriptor, call: Callable[..., Any], *, anonymous: bool = False
-) -> CallHandler:
+def status_handler(method: Method, call: Callable[..., Any], *, anonymous: bool = False) -> CallHandler:
     """The coroutine or generator with its errors inside of the reply, and with the types that the protocol
     gives it."""
-    handler = method_handler(method, call, reader(GetMessageClass(method.input_type)))
+    handler = method_handler(method, call, reader(request_type(method)))
     calls = calls_of(handler, partial(request_of, anonymous=anonymous))
     return with_status(method.name, calls, _reply_type(method))
 
@@ -234,14 +231,14 @@ def status_handler(
 def _turn_handler(name: str, on_calls: OnCalls, refused: Callable[[str], None] | None = None) -> CallHandler:
     """The same of a method that takes calls that arrived together."""
     method = MESSAGING.methods_by_name[name]
-    read = reader(GetMessageClass(method.input_type))
+    read = reader(request_type(method))
     handler = calls_handler(method, on_calls, read, small=not method.server_streaming)
     return with_status(name, handler, _reply_type(method), refused)
 
 
-def _reply_type(method: MethodDescriptor) -> Callable[..., Any]:
+def _reply_type(method: Method) -> Callable[..., Any]:
     """The function that makes a reply from a status."""
-    reply_type = GetMessageClass(method.output_type)
-    if "status" not in method.output_type.fields_by_name:  # ChangeLogLevel
-        return lambda status: reply_type(remark=status.message)
-    return reply_type
+    reply = reply_type(method)
+    if "status" not in reply.DESCRIPTOR.fields_by_name:  # ChangeLogLevel
+        return lambda status: reply(remark=status.message)
+    return reply

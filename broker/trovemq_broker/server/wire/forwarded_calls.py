@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
 
+from trovemq_broker.server.wire.methods import Service, reply_type, request_type
 from trovemq_daemon.grpc_services import python_name
 from trovemq_daemon.request_bounds import BoundedReader
 from trovemq_proto import errors
@@ -24,15 +23,13 @@ class CallAsBytes(NamedTuple):
     read_reply: Callable[[bytes], Any]
 
 
-def calls_of(service: ServiceDescriptor) -> Iterator[CallAsBytes]:
+def calls_of(service: Service) -> Iterator[CallAsBytes]:
     """The RPCs with one request and one reply."""
     for method in service.methods:
         if not (method.client_streaming or method.server_streaming):
             path = f"/{service.full_name}/{method.name}"
-            read = BoundedReader(GetMessageClass(method.input_type))
-            yield CallAsBytes(
-                python_name(method.name), path, read, GetMessageClass(method.output_type).FromString
-            )
+            read = BoundedReader(request_type(method))
+            yield CallAsBytes(python_name(method.name), path, read, reply_type(method).FromString)
 
 
 def read_forwarded(call: CallAsBytes, data: bytes) -> Any:
