@@ -27,8 +27,8 @@ from tests.support.engine import flush, read_queue
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.query.get_message import get_message
 from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.query_by_key import query_pages
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, PhysicalOffset, QueueId

@@ -221,7 +221,7 @@ SDK_FAULTS: Final = (
     ),
     Planted(
         "the first failure of several servers ends the wait",
-        "clients/python/trovemq/_net/first_of.py",
+        "clients/python/trovemq/_net/first_answer.py",
         "            grace = grace or any(task.exception() is None for task in done)",
         "            grace = True",
         (

@@ -21,7 +21,7 @@ from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import ReceiveRequest
 from trovemq_broker.groups.lag.backlog import backlog_steps
 from trovemq_broker.groups.lag.filtered import GroupLags
-from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers import rocketmq_files
 from trovemq_broker.transactions.records import GIVEN_UP_TOPIC

@@ -17,8 +17,8 @@ import pytest
 from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings_of, unpack
 from trovemq_broker.query.get_message import get_message, get_message_at
 from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.query_by_key import query_page, query_pages
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
 from trovemq_proto.records import decode_message, decode_offset_msg_id

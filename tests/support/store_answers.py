@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from tests.support.engine import NOW_MS
 from trovemq_broker.query.get_message import get_message, get_message_at
 from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.query_by_key import query_pages
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset

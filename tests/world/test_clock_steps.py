@@ -15,9 +15,9 @@ from tests.support.trials import Trials
 from tests.world.stepping_clock import SETTINGS, TICK_MS, WINDOW_MS, World
 from trovemq_broker.maintenance.clock_task import clock_warning
 from trovemq_broker.query.key_query import TIME_MAX, KeyQuery, KeyType
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.query_by_key import query_pages
 from trovemq_broker.query.search.conditions import Has, SearchQuery
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_daemon.clocks import SETTLE_MS, SettledClock
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset, QueueId
 from trovemq_store.engine.clock_trust import TRUSTED_AFTER_MS

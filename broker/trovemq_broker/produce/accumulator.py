@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 
 from trovemq_broker.produce.append import Appender
 from trovemq_broker.produce.batches import Batch, Done, Waiting, fail_all, joinable, parts_of, record_count
-from trovemq_broker.produce.choose_queue import QueueChooser
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder
+from trovemq_broker.produce.queue_chooser import QueueChooser
 from trovemq_broker.security.creators import present_creator, reset_creator, set_creator
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId

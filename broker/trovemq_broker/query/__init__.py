@@ -1,4 +1,4 @@
-"""Messages by key, id, time (`query_by_key`, `get_message`, `search_offset`) and by conditions (`search`).
+"""Messages by key, id, time (`query_by_key`, `get_message`, `offsets_by_time`) and by conditions (`search`).
 
 It imports the store alone, and changes nothing.
 """

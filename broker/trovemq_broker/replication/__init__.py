@@ -6,7 +6,7 @@ clock or a file.
 - `frames`    the frames, as values
 - `commit`    the commit offset
 - `in_sync`   the in-sync set and its changes
-- `joining`   the point from which a follower continues
+- `meeting_point` the point from which a follower continues
 - `leader`    the leader: hello, data by window, progress, commit
 - `follower`  the follower: promise, cut, append, progress
 - `read_lag`  the lag of a follower's readers

@@ -39,7 +39,7 @@ from trovemq_broker.replication.frames import (
     Progress,
     Welcome,
 )
-from trovemq_broker.replication.joining import meeting_point
+from trovemq_broker.replication.meeting_point import meeting_point
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN

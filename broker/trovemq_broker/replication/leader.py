@@ -45,8 +45,8 @@ from trovemq_broker.replication.frames import (
     Welcome,
 )
 from trovemq_broker.replication.in_sync import Copy, InSyncChanges
-from trovemq_broker.replication.joining import meeting_point
 from trovemq_broker.replication.kept_log import KeptLimits, KeptLog, kept_log
+from trovemq_broker.replication.meeting_point import meeting_point
 from trovemq_broker.replication.peers import Peer, Stream, as_copy, is_witnessed
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trovemq_broker.produce.append_once import append_once
+from trovemq_broker.produce.unique_appends import append_once
 from trovemq_broker.timers.recall_handle import RecallHandle, decode_recall_handle, encode_recall_handle
 from trovemq_broker.timers.timers import Timers
 from trovemq_proto import errors

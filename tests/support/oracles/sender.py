@@ -10,8 +10,8 @@ from hashlib import md5, sha1
 from typing import Any, Final
 
 from trovemq_broker.produce.append import batch_size_limit
-from trovemq_broker.produce.choose_queue import QueueChooser
 from trovemq_broker.produce.outgoing import OutgoingMessage
+from trovemq_broker.produce.queue_chooser import QueueChooser
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.wire.resources import message_types, topic_to_send
 from trovemq_broker.server.wire.rocketmq_messages import (

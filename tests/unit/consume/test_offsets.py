@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.engine import NOW_MS, flush, open_store, send
 from trovemq_broker.fetch.offsets import OffsetKeeper, ResetEntry, ResetTarget
-from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.engine import NOW_MS, flush, open_store, send
 from trovemq_broker.fetch.offsets import OffsetKeeper, ResetTarget
 from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
-from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QUEUE_ORIGIN, PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import decode_message

@@ -22,7 +22,7 @@ from tests.support.engine import (
 )
 from trovemq_broker.fetch.pull import Puller, PullRequest, PullSettings
 from trovemq_broker.query.get_message import get_message_at
-from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import QueueId, QueueOffset

@@ -18,10 +18,10 @@ from tests.support.submitting import Outcome, send, submit
 from trovemq_broker.produce.accumulator import Accumulator
 from trovemq_broker.produce.append import Appender, AppendSettings, batch_size_limit
 from trovemq_broker.produce.batches import Batch
-from trovemq_broker.produce.choose_queue import TOPICS_MAX, QueueChooser
 from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.produce.group_commit import GroupCommit
 from trovemq_broker.produce.outgoing import OutgoingEncoder, OutgoingMessage
+from trovemq_broker.produce.queue_chooser import TOPICS_MAX, QueueChooser
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, QueueId

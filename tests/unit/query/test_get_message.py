@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.engine import NOW_MS, SMALL, open_store, send
 from trovemq_broker.query.get_message import IdentifierKind, get_message, get_message_at
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.queue_offsets import queue_offsets
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_proto.records import encode_offset_msg_id, pack_host

@@ -13,9 +13,9 @@ from tests.support.golden import GOLDEN_NAMES, Manifest, load_manifest, settings
 from tests.support.trials import SOAK
 from trovemq_broker.query.get_message import IdentifierKind, get_message, get_message_at
 from trovemq_broker.query.key_query import KeyQuery, KeyType
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.query_by_key import query_pages
 from trovemq_broker.query.queue_offsets import queue_offsets
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.records import decode_message

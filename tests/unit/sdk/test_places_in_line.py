@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_loop import fake_time, turns
 from trovemq._common.backoff import Backoff
-from trovemq._net.first_of import first_of
+from trovemq._net.first_answer import first_of
 from trovemq._produce.in_flight import InFlightLimiter
 from trovemq.cli.paging import PAGE_MESSAGES_MAX, paged
 from trovemq_proto import errors

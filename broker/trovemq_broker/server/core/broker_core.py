@@ -38,7 +38,7 @@ from trovemq_broker.produce.append import Appender, batch_size_limit
 from trovemq_broker.produce.group_commit import GroupCommit, Grown
 from trovemq_broker.produce.outgoing import OutgoingEncoder
 from trovemq_broker.produce.replicated_commit import ReplicaAckSettings, ReplicatedCommit
-from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.server.core.clients import ClientRegistry
 from trovemq_broker.server.core.commands import ClientCommands
 from trovemq_broker.server.core.group_kinds import GroupKinds

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trovemq_broker.produce.append_once import append_once
 from trovemq_broker.produce.outgoing import OutgoingMessage
+from trovemq_broker.produce.unique_appends import append_once
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.timers.scheduling import Scheduled, Scheduling
 from trovemq_proto import errors

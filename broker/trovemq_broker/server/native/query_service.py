@@ -9,9 +9,9 @@ import grpc
 
 from trovemq_broker.query.get_message import get_message_at, message_steps
 from trovemq_broker.query.lacking import with_lacking_note
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.query.query_by_key import query_pages
 from trovemq_broker.query.queue_offsets import queue_offsets
-from trovemq_broker.query.search_offset import search_offset
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.wire import query_messages as wire
 from trovemq_broker.server.wire.native_calls import Reply, Request

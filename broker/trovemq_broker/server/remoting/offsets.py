@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from trovemq_broker.query.search_offset import search_offset
+from trovemq_broker.query.offsets_by_time import search_offset
 from trovemq_broker.security.creators import present_creator
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.remoting.members import Members

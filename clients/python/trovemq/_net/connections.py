@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from trovemq._net.append_stream import AppendStream
-from trovemq._net.first_of import first_of
+from trovemq._net.first_answer import first_of
 from trovemq._net.leader_connection import LeaderConnection
 from trovemq._net.leader_search import LeaderSearch
 from trovemq._net.leaders import Leaders
