@@ -249,14 +249,15 @@ REMOTING_INTRODUCTION = """# Requests of RocketMQ's remoting protocol
 
 {note}
 
-The requests that a broker and a nameserver answer with `remoting_enable`, by RocketMQ's codes and names
-([how to use it](how-to/move-from-rocketmq.md)). Every other code is answered at once with code 3 and
-` request type N not supported`.
+With `remoting_enable`, a broker and a nameserver answer the requests on this page, which has RocketMQ's codes
+and names ([how to use it](how-to/move-from-rocketmq.md)). They answer every other code at once with code 3
+and ` request type N not supported`.
 
-In the column *right at the broker* one of the actions on the resource is needed, as in the [rules of
-users](security.md). `as its calls`: the request is made as calls of TroveMQ's services, with the rights and
-the audit of these. `names` are those that the caller may know. A nameserver asks for none,
-but PUT_KV_CONFIG and DELETE_KV_CONFIG (`mqadmin updateOrderConf`) are accepted only from its own machine.
+The column *right at the broker* says which rights a user needs, as in the [rules of users](security.md):
+one of the actions on the resource. `as its calls` means that the broker carries out the request by calls of
+TroveMQ's services, and needs the rights and writes the audit records of these calls. `names` means that the
+answer has only the names that the caller may know. A nameserver needs no rights, but accepts PUT_KV_CONFIG
+and DELETE_KV_CONFIG (`mqadmin updateOrderConf`) only from its own machine.
 """
 SAMPLE_HEARTBEAT = (
     b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t"}]}],'
