@@ -196,7 +196,7 @@ format: setup ## Format the code and sort the imports
 
 .PHONY: walks
 walks: setup ## Trace five calls and draw their way through the packages: docs/internals/walks.md
-	@$(RUN) -m tests.support.walks
+	@PYTHONHASHSEED=1 $(RUN) -m tests.support.walks
 
 # Into build/site, from the pages in docs/ and the docstrings, which are read and not imported. Its distributions are
 # installed at its first run; the build itself takes nothing from a network.

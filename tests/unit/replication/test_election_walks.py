@@ -62,7 +62,7 @@ def walk(seed: int) -> ElectionWorld:
 
 
 def growing(seed: int) -> ElectionWorld:
-    """A group that one node founded, with fewer voters than its minimum. Its etcd is lost again and again, and
+    """A group that one node founded, with fewer voters than its minimum. Its etcd is lost often, and
     an operator recovers it by the promises of just enough voters."""
     source = random.Random(f"growing {seed}")
     world = ElectionWorld(

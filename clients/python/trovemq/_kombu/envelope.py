@@ -24,7 +24,7 @@ def payload_of(message: ReceivedFields) -> Payload:
     """The kombu message in a record. Raises ValueError if the record has none that a worker can read: of any
     other one the worker would end, and after it each worker that receives it again."""
     try:
-        payload = json.loads(message.body)
+        payload: Payload = json.loads(message.body)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
     if not _is_payload(payload):
