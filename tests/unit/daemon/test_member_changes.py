@@ -39,9 +39,10 @@ ALONE = Members.first([Member("a", "ha:1", "ha:2")])
 def grown() -> Members:
     """Of a group that a founded, and to which b was added."""
     changes = MemberChanges(ALONE, 64, "a")
-    for change in (lambda: changes.add(FOUNDED.nodes[1]), lambda: changes.make_voter("b", "store of b")):
-        changes.counts = True
-        change()
+    changes.counts = True
+    changes.add(FOUNDED.nodes[1])
+    changes.counts = True
+    changes.make_voter("b", "store of b")
     return changes.newest
 
 
