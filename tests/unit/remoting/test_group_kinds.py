@@ -31,6 +31,8 @@ CLASSIC = "%RETRY%g"
 LATER_MS = 3_600_000
 AREAS = ("delivery", "own_offsets", "timers", "tables", "events")
 """Of fault points that a conversion passes."""
+CONSUMERS = ConsumerSettings(new_group_start="earliest", timer_log_file_size=65_536)
+"""Each kill copies the files: a timer log of the default size is 100 MB."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ async def opened_broker(files: MemoryFileSystem, now_ms: EpochMs = NOW_MS) -> As
     """A broker on these files, whose tables are in its log. It is not closed: its files are as after a
     kill."""
     store = open_store(files, replace(ROOMY, tables_in_log=True), topics=("orders", "steps"))
-    model = ConsumerState.open(store, files, ConsumerSettings(new_group_start="earliest"), now_ms)
+    model = ConsumerState.open(store, files, CONSUMERS, now_ms)
     core = TestBroker(opened=(store, model))
     core.now_ms = now_ms
     syncs = asyncio.create_task(core.group_commit.run())
