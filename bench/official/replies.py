@@ -15,7 +15,7 @@ GROUP_PREFIX: Final = "group-"
 """A consumer's settings have it, a producer's do not: the stub looks for it."""
 
 Rule = dict[str, Any]
-"""See `rule` of the stub."""
+"""The stub's rule for a reply, by field name."""
 
 
 class Request(Protocol):

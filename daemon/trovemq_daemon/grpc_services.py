@@ -58,8 +58,8 @@ def method_handler(
 def calls_handler(
     method: MethodDescriptor, on_calls: OnCalls, read: Reader | None = None, *, small: bool = False
 ) -> CallHandler:
-    """The handler of one RPC with one request that takes calls that arrived together. `read`: as of
-    `method_handler`; `small`: as of CallHandler."""
+    """The handler of one RPC with one request that takes calls that arrived together. `read`:
+    instead of protobuf's reader of the request. `small`: replies are small as a rule."""
     return CallHandler(
         on_calls=on_calls,
         read=read or BoundedReader(GetMessageClass(method.input_type)),

@@ -27,7 +27,7 @@ from trovemq_rpc.testing.loop import MemoryLoop
 
 SILENT_S_MAX = 20.0
 OUTAGE_S = 150.0
-EACH_S = 0.5  # something happens at the server so often
+EACH_S = 0.5  # interval of events at the server
 # In tests the defaults are longer (client_times.py).
 PRODUCTION = ClientOptions(
     connect_timeout_ms=5_000,

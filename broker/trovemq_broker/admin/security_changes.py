@@ -25,7 +25,8 @@ class SecurityChanges:
     def __init__(self, table: SecurityTable) -> None:
         self.table = table
         self.durable: Durable = never_logged
-        """See ChangeSaver; the broker sets it before it serves."""
+        """durable(end) returns when the log is on disk, and in a replica group committed, up to `end`;
+        TroveError. The broker sets it before it serves."""
         self._changing = asyncio.Lock()
         self._saver = ChangeSaver(self._when_durable, self._changing)
 

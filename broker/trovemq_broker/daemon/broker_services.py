@@ -105,8 +105,7 @@ class BrokerServices:
     ) -> None:
         """`others`: the cluster's other brokers; `calls` forwards the calls that belong to one of them.
         `shared`: instead of the node's own part in the cluster's configuration. `replicated`,
-        `replica_acks`: as of BrokerCore. `led`: of the leader of a
-        replica group."""
+        `replica_acks`: of a replica group, for acknowledgements. `led`: of the leader of a replica group."""
         self._replica = ReplicaService(None if led is None else led.node)
         if led is not None:
             replicated, replica_acks = led.attached()

@@ -66,8 +66,9 @@ Hold = Callable[[TroveError | None], None]
 class RetentionTask:
     """`hold` is called with the error with which new messages are to be refused, and with None when they are
     accepted again. durable(end) returns when the log is on disk up to `end`. No topic is changed while files
-    of queues are removed. trusted_ms: see ClockTrust; by default the clock's time. copies_need: other copies
-    of the log lack it from there on: that is removed only because the disk is full."""
+    of queues are removed. trusted_ms(kept_ms): the time for removals of messages that are kept that long,
+    0 while the clock is not to be trusted; by default the clock's time. copies_need: other copies of the log
+    lack it from there on: that is removed only because the disk is full."""
 
     def __init__(
         self,

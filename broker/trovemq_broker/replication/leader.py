@@ -74,8 +74,9 @@ class LeaderLog(NodeLog, Protocol):
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """`voters`: by node, whether it may be in the in-sync set. `is_sync`: a copy counts once it is synced.
-    `stores`, `removed`: of the list of members (members.py). `sealing_key_id`: as of Hello. `is_coordinated`:
-    elections and in-sync sets are a coordinator's (election.py)."""
+    `stores`, `removed`: of the list of members (members.py). `sealing_key_id`: of the key that seals
+    users' secrets; empty if callers do not log in. `is_coordinated`: elections and in-sync sets are a
+    coordinator's (election.py)."""
 
     cluster: str
     group: str

@@ -37,7 +37,7 @@ Buffer = bytes | bytearray | memoryview
 
 OPEN_FILES_IN_MEMORY: Final = 256
 OPEN_FILES_MAX: Final = 16_384
-"""Of one owner. Memory bounds it: see OpenFiles."""
+"""Of one owner. Memory bounds it: an open file takes 1 KiB, and as much of the kernel's."""
 DISK_FULL_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SCARCE_NUMBERS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """No descriptor, map or memory is free for the call, but one may be a moment later."""

@@ -44,7 +44,8 @@ WAIT_MS: Final = 3_500
 
 
 class ElectedGroup(EtcdWorld):
-    """`odds`: see EtcdWorld. `broke_leases`: etcd ended leases early: ordered rights may overlap."""
+    """`odds`: of a lost or late request, answer and hint. `broke_leases`: etcd ended leases early: ordered
+    rights may overlap."""
 
     def __init__(
         self,

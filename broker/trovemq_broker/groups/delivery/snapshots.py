@@ -40,11 +40,12 @@ class QueueSnapshot(msgspec.Struct, array_like=True):
     moved: dict[int, PhysicalOffset]
     packed_clients: list[str] = []
     packed: list[bytes] = []
-    """See lease_rows.py; since format 2."""
+    """Rows of packed leases (lease_rows.py), since format 2."""
     cursors: list[int] = []
     waiting_from: int = 0
     waiting_count: int = 0
-    """See by_priority.py; there are no cursors if the queue is received in its own order."""
+    """Of a queue that is received by priority (by_priority.py); there are no cursors if it is received in its
+    order."""
     redelivered: dict[int, tuple[EpochMs, ...]] = {}
 
 

@@ -57,7 +57,7 @@ async def ask_brokers(
     shared: bool = False,
     pending_of: Callable[[_Result], Iterable[str]] = lambda _answer: (),
 ) -> BrokerAnswers[_Result]:
-    """The answers of the brokers that have one. Raises TroveError as the table above says.
+    """The answers of the brokers that have one. Raises TroveError by the table above.
 
     Args:
         pool: The client's connections.

@@ -48,7 +48,7 @@ class ConnectionPool:
     """Connections by address, the routes from the given servers, one Append stream per broker.
 
     Args:
-        servers: Addresses of nameservers or of one broker; all of them are followed (see `_views`).
+        servers: Addresses of nameservers or of one broker; all of them are followed.
         options: The client's options.
         channels: Settings of its channels; None: those of the options.
     """
@@ -377,7 +377,7 @@ class ConnectionPool:
         return self._connection(address)
 
     def unseen(self) -> int:
-        """How many brokers of the cluster the given servers do not lead to (see `Views.unseen`)."""
+        """How many live brokers of the cluster are not in the routes, at least."""
         return self._views.unseen()
 
     def unasked(self) -> int:

@@ -84,7 +84,7 @@ class UniqueIdEntries:
         self.step_windows: Windows = {}
         """The windows of the step that start() began."""
         self.step_since: SinceOf = since_of()
-        """The records of a window, as of start()."""
+        """The records of a window when start() was called."""
         self._step_rows: dict[str, Row] = {}
         with trees.read() as reader:
             found = reader.items(META, ROW_PREFIX, key_after(ROW_PREFIX))
