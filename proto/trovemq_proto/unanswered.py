@@ -17,7 +17,7 @@ _REASONS: Final = tuple(
         ("it took no connection in time", r"time to connect|timed out|timeout|deadline"),
     )
 )
-"""What a failure to connect means, and how transports and operating systems say it."""
+"""Reasons of a failure to connect, with the texts of transports and operating systems for each."""
 _CONNECTING: Final = re.compile(r"failed to connect|resolving|name resolution|dns", re.I)
 _NO_ANSWER: Final = ("UNAVAILABLE", "INTERNAL", "CANCELLED")
 """Our servers describe their own errors: without a description these are of the connection."""

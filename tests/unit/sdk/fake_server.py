@@ -101,7 +101,7 @@ class FakeServer:
         self.others: list[str] = []
         """Of its cluster: how many are live, and those to which it forwards look-ups."""
         self.relayed: dict[str, FakeServer | None] = {}
-        """Those that it reaches; None: not now."""
+        """The brokers that it reaches by name; None: not now."""
         self.on_info: Callable[[], Awaitable[object]] | None = None
         self.on_describe: Callable[[str], admin_pb2.TopicDescription] | None = None
         self._changed: list[asyncio.Event] = []

@@ -42,7 +42,7 @@ LOOK_UPS: Final = frozenset(
 ATTEMPTS_MAX: Final = 2
 """A call is sent again once if the other broker has not looked at it: its session had ended."""
 _AWAY: Final = (errors.BROKER_NOT_FOUND, errors.AUTHENTICATION_FAILED)
-"""The client would take these for errors of its own call."""
+"""The client would take these for errors of the call to this broker."""
 
 
 class LookUpForwards:
@@ -54,7 +54,7 @@ class LookUpForwards:
         self._calls = calls
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """As grpc.aio.Server has it."""
+        """Adds the handlers to the server, look-ups with the forwarding around them."""
         around = {name: self._around(f"/{service}/{name}", one) for name, one in handlers.items()}
         self._server.add_registered_method_handlers(service, around)
 
