@@ -268,7 +268,7 @@ REPLICATION_FAULTS: Final = (
     Planted(
         "a change of the members counts when the leader has stored it",
         f"{NODE}member_changes.py",
-        "if self._changes.confirm(self._stored, self._streams().leader.in_sync.counted):",
+        "if self._changes.confirm(self._stored, copies):",
         "if self._changes.confirm(self._stored, [place.identity]):",
         (
             f"{CHANGES}test_a_change_counts_when_each_copy_that_counts_has_it",

@@ -220,7 +220,7 @@ def test_a_key_is_found_on_both_brokers_through_one_port(cluster: Cluster) -> No
     assert "broker b2" in found.status.message
 
 
-def test_native_look_ups_find_what_the_other_broker_has_through_one_port(cluster: Cluster) -> None:
+def test_native_look_ups_by_one_port_find_messages_of_the_other_broker(cluster: Cluster) -> None:
     """Only the broker of the port was asked, and each answer said that it lacked another one."""
     both(cluster.client("b1"))
     ids = {}

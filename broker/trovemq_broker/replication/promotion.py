@@ -126,7 +126,7 @@ def longest(
         text = f"{len(counted)} of {enough} nodes that still have their log have promised epoch {epoch}"
         raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
     if all(one.in_sync is None for one in counted):
-        text = "no node that promised was ever in sync, so that each may lack what the others acknowledged"
+        text = "no node that promised was ever in sync, so that each may lack acknowledged messages of others"
         raise TroveError(errors.NOT_ENOUGH_REPLICAS, text)
     ends = {one.identity: (one.epochs.last, one.end) for one in counted}
     last = max(ends.values())

@@ -90,8 +90,8 @@ class OtherNode:
 
 @dataclass
 class World:
-    """Leader a, in sync with the nodes of `counted`, and the other nodes. `in_sync_mins`: that it was told,
-    with the number of voters."""
+    """Leader a, in sync with the nodes of `counted`, and the other nodes. `in_sync_mins`: those that it has
+    got, with the number of voters."""
 
     counted: str = "ab"
     listed: Members = FOUNDED

@@ -22,7 +22,7 @@ def given(broker: FakeServer, other: FakeServer) -> FakeServer:
 
 
 @pytest.mark.parametrize("page", [1, 3, 64])
-async def test_a_query_found_what_one_of_two_brokers_had(
+async def test_a_query_found_the_messages_of_one_of_two_brokers(
     given: FakeServer, other: FakeServer, connect: Connect, page: int
 ) -> None:
     first, second = FakeIndex(given, list(range(0, 20, 2))), FakeIndex(other, [3, 5, 7, 19])

@@ -64,7 +64,7 @@ async def test_a_leader_that_gave_its_hold_up_was_not_asked_again() -> None:
 
 
 @fake_time
-async def test_a_switch_over_that_fails_says_who_leads() -> None:
+async def test_a_switch_over_that_fails_names_the_leader() -> None:
     group = Group(lambda _asked: (LEADER, answer("b")))
     with pytest.raises(TroveError, match=r"node a of group g leads on: no other copy .* repeat") as refused:
         await group.switch_over()
