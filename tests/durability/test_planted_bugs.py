@@ -75,7 +75,7 @@ BUGS = (
     Planted(
         "state.json names index items that were not synced",
         "store/trovemq_store/engine/store_checkpoint.py",
-        "key_index_position=min(self._index_position, log_end)",
+        "key_index_position=min(self._index_position, whole)",
         "key_index_position=log_end",
         (f"{AFTER_A_CRASH}test_the_saved_state_names_nothing_of_the_index_that_was_not_synced",),
     ),

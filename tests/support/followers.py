@@ -99,13 +99,21 @@ def follower(
 
 
 def copy(
-    leader: MessageStore, store: MessageStore, end: PhysicalOffset | None = None, cuts: Iterable[int] = ()
+    leader: MessageStore,
+    store: MessageStore,
+    end: PhysicalOffset | None = None,
+    cuts: Iterable[int] = (),
+    *,
+    synced: bool = True,
 ) -> None:
     """Appends the leader's log up to `end`, in runs that end at `cuts`, and syncs it."""
     end = leader.end_offset if end is None else end
     for run in raw_runs(leader.log, store.end_offset, end, cuts):
         store.append_raw(*run)
-    flush(store)
+    if synced:
+        flush(store)
+    else:
+        store.dispatch()
 
 
 def commit(store: MessageStore, limit: PhysicalOffset) -> None:

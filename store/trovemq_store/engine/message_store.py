@@ -77,6 +77,9 @@ class MessageStore(StoreReplica):
         self._flushed_timestamp = opened.last_store_timestamp
         self._flushed_last_ms: EpochMs | None = opened.last_store_timestamp or None
         """The store time of the last record that is on disk; None if there is none."""
+        self._whole_at_begin = self._whole_offset = self.visible_offset
+        """visible_offset when the last flush began, and when the last one began that has ended: on disk, and
+        not within an atomic run. A follower's flushed_offset may be."""
         self.removal_holds = 0
         self.trees: StoreTrees | None = None
         """The B+trees beside the log; None unless tree_index_enable is on."""
@@ -102,7 +105,8 @@ class MessageStore(StoreReplica):
         commit_limit: PhysicalOffset | None = None,
     ) -> MessageStore:
         """Locks, recovers and opens. `process_id` is written to `abort`. commit_limit: of a node that shares
-        its log: the records above it stay in the log and are in no projection (limit_commits() raises it).
+        its log: the records above it stay in the log and are in no projection (limit_commits() raises it). It
+        is not in the middle of an atomic run with which the log ends.
 
         TroveError STORE_LOCKED, STORE_SETTINGS_MISMATCH, STORE_NEWER, STORE_FAILED, DISK_FULL,
         CREATE_MAPPED_FILE_FAILED; then no file stays open.
@@ -229,6 +233,7 @@ class MessageStore(StoreReplica):
     # --- flush and dispatch -------------------------------------------------------------------------
     def begin_flush(self) -> FlushWork | None:
         """The sync that would cover everything appended so far; None if nothing is dirty."""
+        self._whole_at_begin = self.visible_offset
         return self._log.begin_flush(self.last_store_timestamp)
 
     def finish_flush(self, work: FlushWork) -> list[tuple[str, QueueId]]:
@@ -243,6 +248,7 @@ class MessageStore(StoreReplica):
         # Set before the offset rises: a save in another thread reads the offset first.
         self._flushed_last_ms = work.store_timestamp
         self._log.finish_flush(work)
+        self._whole_offset = self._whole_at_begin
         fault_point("flush.before_dispatch")
         grown = self.dispatch()
         if self.files.sync_failure is not None:
@@ -371,11 +377,14 @@ class MessageStore(StoreReplica):
     def flush_projections(self, *, index: bool = False, queues: bool = True) -> None:
         """Syncs the consume queues (unless `queues` is off), and now and then (or if `index`) the index, and
         saves how far they and the log are on disk. May block."""
+        # Read before the log's end: all of them rise.
+        visible, whole = self.visible_offset, max(self._whole_offset, self._checkpoint.position)
         log_end, timestamp = self._log.flushed_offset, self._flushed_timestamp
+        whole = visible if visible <= log_end else whole
         few = self.consume_queues.queue_count <= QUEUE_ENDS_MAX
-        ends = self._queue_ends(log_end) if few else {}
+        ends = self._queue_ends(whole) if few else {}
         runs = self.time_runs_below(log_end)
-        self._checkpoint.flush(log_end, timestamp, ends, runs, index=index, queues=queues)
+        self._checkpoint.flush(log_end, whole, timestamp, ends, runs, index=index, queues=queues)
 
     def time_runs_below(self, log_end: PhysicalOffset) -> list[list[int]] | None:
         """The runs of store times (TimeRuns.saved) of the log below log_end, which is flushed_offset or was.
@@ -545,7 +554,7 @@ class MessageStore(StoreReplica):
         assert end == self.flushed_offset, "a clean stop has everything on disk"
         assert self.consume_queues.position <= end, "no queue is ahead of the log"
         runs = self.time_runs.saved(end)
-        self._checkpoint.save(end, self._flushed_timestamp, self._queue_ends(end), runs, stopped=True)
+        self._checkpoint.save(end, end, self._flushed_timestamp, self._queue_ends(end), runs, stopped=True)
         fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)
         fault_point("close.after_abort_removed")

@@ -67,6 +67,7 @@ class StoreCheckpoint:
     def flush(
         self,
         log_end: PhysicalOffset,
+        whole: PhysicalOffset,
         timestamp: EpochMs,
         queue_ends: QueueEnds,
         time_runs: list[list[int]] | None,
@@ -77,8 +78,9 @@ class StoreCheckpoint:
         """Syncs the consume queues (unless `queues` is off, and they were synced since the store was opened:
         their mark stays), now and then (always if `index`) the index, and then saves the marks.
 
-        The log is on disk up to log_end, and the last record below was stored at `timestamp`; queue_ends: the
-        max offsets of the queues, of the records below log_end; time_runs: TimeRuns.saved(). StorageError.
+        The log is on disk up to log_end, and the last record below was stored at `timestamp`; whole: at or
+        below it, and not within an atomic run; queue_ends: the max offsets of the queues, of the records
+        below `whole`, or of records that are on disk; time_runs: TimeRuns.saved(). StorageError.
         """
         last_indexed = last_indexed_offset(self._key_index)
         queues = queues or not self._synced
@@ -94,11 +96,12 @@ class StoreCheckpoint:
             self._index_position = self._key_index.synced_position
         self._flushes += 1
         few = sum(map(len, queue_ends.values())) <= state.QUEUE_ENDS_MAX
-        self.save(log_end, timestamp, queue_ends if few else {}, time_runs, queues=queues)
+        self.save(log_end, whole, timestamp, queue_ends if few else {}, time_runs, queues=queues)
 
     def save(
         self,
         log_end: PhysicalOffset,
+        whole: PhysicalOffset,
         timestamp: EpochMs,
         queue_ends: QueueEnds,
         time_runs: list[list[int]] | None,
@@ -114,7 +117,8 @@ class StoreCheckpoint:
             self._checkpoint = self._checkpoint.limited(time_max)
         fault_point("state.before_save")
         # A projection may be ahead of the log's sync (async mode): its saved position must not be.
-        marked = min(self._queues.synced_position, log_end)
+        marked = min(self._queues.synced_position, whole)
+        committed = self._queues.position if self._settings.flush_mode == "sync" else whole
         if queues:  # the log's minimum is read before those of the queues: it rises after them
             self._synced = True
             self._log_begin = self._queues.log_begin
@@ -124,7 +128,7 @@ class StoreCheckpoint:
             msgspec.structs.replace(
                 StoreState.of(self._settings, log_end=log_end),
                 consume_queue_position=marked,
-                key_index_position=min(self._index_position, log_end),
+                key_index_position=min(self._index_position, whole),
                 key_index_last_offset=self._last_indexed,
                 key_index_closed=stopped and self._key_index is not None,
                 queue_ends=queue_ends,
@@ -133,7 +137,7 @@ class StoreCheckpoint:
                 time_runs=time_runs,
                 step_ms=self._step_ms(log_end, time_max),
                 # Read after queue_ends: no queue has an end there of a record at or above it.
-                commit_offset=self._queues.position if self.limited else msgspec.UNSET,
+                commit_offset=committed if self.limited else msgspec.UNSET,
             ),
         )
         fault_point("state.after_save")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -31,10 +33,12 @@ from trovemq_store.log import state
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 3), st.integers(1, 6)),
-        st.tuples(st.just("transact"), st.integers(2, 9), st.integers(50, 700)),
+        st.tuples(st.just("transact"), st.integers(2, 9), st.integers(50, 600)),
         st.tuples(st.just("copy"), st.integers(0, 99), st.integers(1, 5)),
+        st.tuples(st.just("append"), st.integers(0, 99), st.integers(1, 5)),
         st.tuples(st.just("commit"), st.integers(0, 99), st.just(0)),
-        st.tuples(st.just("reopen"), st.integers(0, 1), st.just(0)),
+        st.tuples(st.just("kill"), st.integers(0, 1), st.just(0)),
+        st.tuples(st.just("power cut"), st.integers(0, 1), st.integers(0, 9)),
     ),
     max_size=30,
 )
@@ -46,7 +50,13 @@ def chosen(leader: Leader, share: int) -> PhysicalOffset:
     return PhysicalOffset(ends[len(ends) * share // 100] if ends else 0)
 
 
-@settings(max_examples=80, deadline=None)
+def known_commit(leader: Leader, store: MessageStore, limit: PhysicalOffset) -> PhysicalOffset:
+    """The commit that a node knows: not above the end of its log, nor within a transaction."""
+    whole = [end for one in leader.sent for end in (one.ends[-1:] if one.whole else one.ends)]
+    return PhysicalOffset(max((end for end in whole if end <= min(limit, store.end_offset)), default=0))
+
+
+@settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
 def test_a_follower_shows_the_committed_part_and_becomes_equal(
     steps: list[tuple[str, int, int]], is_async: bool
@@ -59,17 +69,23 @@ def test_a_follower_shows_the_committed_part_and_becomes_equal(
             leader.send("orders" if one < 2 else "bills", one % 2, other)
         elif step == "transact":
             leader.transact(one, other)
-        elif step == "copy":
-            copy(leader.store, store, max(store.end_offset, chosen(leader, one)), leader.record_ends[::other])
+        elif step in ("copy", "append"):
+            end = max(store.end_offset, chosen(leader, one))
+            copy(leader.store, store, end, leader.record_ends[::other], synced=step == "copy")
         elif step == "commit":
             limit = max(limit, chosen(leader, one))
             commit(store, limit)
         else:
+            known = known_commit(leader, store, limit)
             store.flush_projections(index=bool(one))
-            files = files.after_process_kill()
-            limit = max(limit, saved_commit(files)) if one else saved_commit(files)
+            kept = partial(Random(other).choice, (True, False)) if other else None
+            files = files.after_process_kill() if step == "kill" else files.after_power_cut(kept)
+            saved = saved_commit(files)
+            assert saved <= known
+            limit = known if one and step == "kill" else saved
             store = follower(files, limit, own)
-        assert bodies(store) == leader.visible_below(min(limit, store.end_offset))
+        on_disk = store.end_offset if is_async else store.flushed_offset
+        assert bodies(store) == leader.visible_below(min(limit, on_disk))
     flush(leader.store)
     copy(leader.store, store)
     commit(store, leader.store.end_offset)
@@ -169,6 +185,30 @@ def test_half_of_a_transaction_was_visible_at_a_limit_inside() -> None:
     for limit in map(PhysicalOffset, ends):
         again = follower(files.after_process_kill(), limit)
         assert bodies(again) == leader.visible_below(limit)
+
+
+def test_a_power_cut_within_a_transaction_showed_a_part_of_it() -> None:
+    """A follower that does not wait for syncs: the last one was within the transaction, and all of it was
+    visible when the marks were saved."""
+    leader, files = Leader(), MemoryFileSystem()
+    store = follower(files, settings=replace(SEGMENT, flush_mode="async"))
+    leader.send("orders", 0, 1)
+    leader.transact(6)
+    flush(leader.store)
+    ends = leader.record_ends
+    for end in (ends[0], ends[3]):
+        copy(leader.store, store, PhysicalOffset(end))
+        commit(store, PhysicalOffset(end))
+    copy(leader.store, store, synced=False)
+    commit(store, leader.store.end_offset)
+    store.flush_projections(index=True)
+    left = files.after_power_cut()
+    again = follower(left, saved_commit(left))
+    assert (again.end_offset, again.visible_offset) == (ends[3], ends[0])
+    assert bodies(again) == leader.visible_below(ends[0])
+    copy(leader.store, again)
+    commit(again, leader.store.end_offset)
+    assert indexed(again, leader) == indexed(leader.store, leader)
 
 
 def test_a_transaction_that_lacks_records_is_shown_after_others() -> None:
