@@ -29,6 +29,7 @@ LINGER_S: Final = 1.0  # how long the peer may take to read a GOAWAY before its 
 WRITE_HIGH: Final = 1 << 20
 """The transport's buffer: above it streams wait, and are written a frame of each at a time. An iteration of
 the loop takes no more than this from streams that waited, however far a peer opens their windows at once.
+No benchmark has a case for it.
 """
 WRITE_LOW: Final = 256 << 10  # they continue while the kernel still has something to send
 DRAIN_PAYLOAD: Final = b"draining"

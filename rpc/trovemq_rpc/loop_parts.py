@@ -11,8 +11,10 @@ import asyncio
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-RECEIVE_BUFFER_SIZE: Final = 512 << 10  # several large reads, and small enough to stay in a processor's cache
-READ_SIZE_MIN: Final = 160 << 10  # an incomplete frame of 64 KiB, and a good read after it
+RECEIVE_BUFFER_SIZE: Final = 512 << 10
+"""Several large reads, and small enough to stay in a processor's cache. No benchmark has a case for it."""
+READ_SIZE_MIN: Final = 160 << 10
+"""An incomplete frame of 64 KiB, and a good read after it. No benchmark has a case for it."""
 TICKS_MAX: Final = 256  # in an iteration of the loop: each may send a PING, which takes 10 us
 DEADLINE_TICK_S: Final = 0.01  # a deadline may be so late: few timers serve many calls
 

@@ -12,12 +12,13 @@ from trovemq_rpc.loop_parts import LoopParts
 
 WORK_MAX: Final = 1_024
 """Of a connection in an iteration of the loop, in the units of `Receiving.parse`: 256 small calls, or about a
-millisecond of a flood.
+millisecond of a flood. bench/rpc/hostile.py, "the longest turn of the loop".
 """
 RECORD_WORK: Final = 2
 """For each TLS record: records of one byte are work, too, and may be no whole frame."""
 MESSAGES_MAX: Final = 256
-"""Of its streams in an iteration: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us."""
+"""Of its streams in an iteration: a frame of 64 KiB may have 13,000, and to handle one takes 10 to 100 us (no
+benchmark has a case for it)."""
 RENEWED_BELOW: Final = MESSAGES_MAX - 16
 """A share that still has this many is not renewed: the next iteration has up to 16 fewer. Renewed for every
 message, it would cost a callback of the loop each time.

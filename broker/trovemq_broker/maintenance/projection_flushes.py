@@ -19,7 +19,8 @@ from trovemq_store.files.files import StorageError
 
 QUIET_FLUSHES: Final = 10  # flushes after the last change: the store syncs its index in one of this many only
 FEW_FILES_MAX: Final = 32
-"""Files that are synced at each tick, at 130 us each. It bounds the load of the disk, and chooses no code."""
+"""Files that are synced at each tick, at 130 us each (no benchmark has a case for it). It bounds the load of
+the disk, and chooses no code."""
 UNSYNCED_LOG_BYTES_MAX: Final = 512 << 20
 """Of the log, since the last sync of many consume queues: read again in about a second."""
 

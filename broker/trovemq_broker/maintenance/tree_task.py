@@ -31,7 +31,8 @@ SWEEP_ENTRIES: Final = 4_096
 """Entries that one sweep examines."""
 STEP_BYTES_WORTH: Final = 256 << 10
 """While messages arrive, a lag of less waits for the next poll: a step costs a thread and a commit,
-however few messages it has."""
+however few messages it has. One synced send at a time, with it over without it: p50 0.80, p99 0.51. No
+benchmark has a case for other sizes."""
 POLL_S: Final = 0.5
 """Seconds between two checks for work."""
 QUIET_POLLS: Final = 2

@@ -17,7 +17,7 @@ from trovemq_store.files.files import UnreadableError
 
 NOTES_MAX: Final = 8
 WORK_OF_CANDIDATE: Final = 30
-"""Units of work (about a microsecond each) of a record that is read."""
+"""Units of work (about a microsecond each) of a record that is read. No benchmark has a case for it."""
 _PROPERTY_BYTES_OF_WORK: Final = 12
 _BODY_BYTES_OF_WORK: Final = 2_048
 """Bytes of properties and of a body whose test is one unit of work."""

@@ -12,7 +12,8 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 
-# Work is counted in steps along a chain, or entries of a tree: about a microsecond each.
+# Work is counted in steps along a chain, or entries of a tree: about a microsecond each. No benchmark has a
+# case for these weights.
 WORK_MAX: Final = 5_000
 REQUEST_WORK_MAX: Final = 400 * WORK_MAX
 """The work of all pages of one answer; beyond it the answer is incomplete, and its cursor continues."""

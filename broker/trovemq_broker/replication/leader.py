@@ -57,8 +57,9 @@ HEARTBEAT_MS: Final = 500
 CATCH_UP_AHEAD_MS: Final = 100
 """A copy that catches up may be this far ahead of its rate."""
 CATCH_UP_BYTES_MAX: Final = 384 << 10
-"""Of a frame to a copy that lacks more than a window: read and written it costs the loop 0.4 ms. Of one with
-256 records or fewer the follower's index puts off the work, which costs it more."""
+"""Of a frame to a copy that lacks more than a window: read and written it costs the loop 0.4 ms;
+docs/internals/replication.md has the longest time of the loop. Of one with 256 records or fewer the
+follower's index puts off the work, which costs it more."""
 COMMIT_MS: Final = 2
 """Maximum wait of a moved commit for data to travel with, before a heartbeat carries it."""
 

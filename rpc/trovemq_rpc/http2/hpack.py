@@ -42,7 +42,9 @@ LIST_SIZE_BOMB: Final = 256 * 1024
 """A larger header list is not read to its end: a byte of a block may be a field, so a block of 64 KiB could
 take 13 ms. An honest list does not get there: four times our default limit.
 """
-BYTES_OF_WORK: Final = 32  # of a block: to read them costs about as much as two fields, if they are Huffman's
+BYTES_OF_WORK: Final = 32
+"""Of a block: to read them costs about as much as two fields, if they are Huffman's. No benchmark has a
+case for it."""
 
 # The blocks that a decoder caches: repeated calls send the same one, and large ones are rarely repeated.
 # Each connection has a decoder, so all its blocks together are bounded.

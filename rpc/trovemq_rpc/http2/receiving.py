@@ -46,7 +46,7 @@ from trovemq_rpc.http2.streams import MAY_RECEIVE, Stream
 
 PARTIAL_SIZE_MIN: Final = 8_192  # a DATA frame above this is delivered in parts, as they arrive
 WORK_UNLIMITED: Final = 1 << 62  # more than any read
-FRAME_WORK: Final = 2  # units of `parse`; a unit takes about half a microsecond
+FRAME_WORK: Final = 2  # units of `parse`; a unit takes about half a microsecond (no benchmark)
 PLAIN_HEADERS_MASK: Final = PADDED | PRIORITY_FLAG | END_HEADERS
 
 _unpack_header = frames.FRAME_HEADER.unpack_from

@@ -23,7 +23,7 @@ KEY_SIZE_MAX: Final = 511
 """Bytes of a key: LMDB's limit."""
 LONG_RUN: Final = 100
 """From this many entries on, a run of entries between two neighbours fills its pages; a shorter one may leave
-them half empty."""
+them half empty. No benchmark has a case for it."""
 
 
 class ByteRows(Protocol):

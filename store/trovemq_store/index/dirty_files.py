@@ -19,8 +19,9 @@ from trovemq_store.files.files import FileSystem, StorageError
 from trovemq_store.files.paths import parent_directory
 
 MANY: Final = 512
-"""Beyond this many files and directories, one sync of the whole file system is used. It is a matter of time,
-not of the processor's: each file that is synced alone is a commit of the file system's journal."""
+"""Beyond this many files and directories, one sync of the whole file system is used: each file that is synced
+alone is a commit of the file system's journal. Figures: docs/internals/decisions.md, "A second path, and its
+gain"."""
 
 
 class DirtyFiles:

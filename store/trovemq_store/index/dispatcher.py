@@ -42,8 +42,8 @@ DEFERRED_BATCH_MAX: Final = 256
 their dispatch, and from some hundreds on costs more (bench/dispatch.py, "columns")."""
 DEFERRED_BYTES_MAX: Final = 512 << 10
 DEFERRED_RECORDS_MAX: Final = 1_024
-"""Upper bounds of the unindexed tail, in bytes and records, that a query scans (half a millisecond); one
-batch more. Twice as much between `call_soon` and its call."""
+"""Upper bounds of the unindexed tail, in bytes and records, that a query scans (half a millisecond; no
+benchmark has a case for it); one batch more. Twice as much between `call_soon` and its call."""
 UNOFFERED_BYTES: Final = 1 << 20
 """Bytes of the log that are applied together, about, where they are read from it."""
 AT_STOP_BYTES_MAX: Final = 64 << 20

@@ -53,6 +53,7 @@ TERMS_MAX: Final = 2_048
 LISTED_MAX: Final = 65_536
 """The most entries that one page may read and sort before it walks, in keys of unique ids; other entries cost
 more, by _weight()."""
+# No benchmark has a case for the following ratios.
 _LISTED_COST: Final = 16
 """Testing a record by columns costs about as much as listing this many keys."""
 _TERM_COST: Final = 8

@@ -23,7 +23,8 @@ from trovemq_store.files.files import StorageError
 SIFTED_MAX: Final = 256
 """Records that are tested at once."""
 MISSES_MIN: Final = 8
-"""After this many records in a row that did not answer, more are tested at once."""
+"""After this many records in a row that did not answer, more are tested at once. No benchmark has a case for
+it."""
 _BYTES_A_RECORD_MAX: Final = 16 << 10
 """Records with a larger distance are read one by one: the bytes between them would be read, too."""
 

@@ -30,9 +30,9 @@ REDELIVERY_WAIT_MAX_MS: Final = 500  # the clock may be set meanwhile
 REDELIVERY_GATHER_S: Final = 0.05  # a redelivery that is due earlier than expected is this late
 REDELIVERY_TURN_MS: Final = 1
 EXPENSIVE_SCAN_READS: Final = 256
-"""A scan for messages with this many reads, about a millisecond, is the last one of its iteration of the
-event loop: a filter may drop most of a backlog, and a client may receive hundreds of times at once. The
-next iteration is for other receives."""
+"""A scan for messages with this many reads, about a millisecond (no benchmark has a case for it), is the last
+one of its iteration of the event loop: a filter may drop most of a backlog, and a client may receive hundreds
+of times at once. The next iteration is for other receives."""
 
 
 class ReplySpace(Protocol):

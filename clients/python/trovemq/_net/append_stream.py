@@ -36,7 +36,9 @@ _log = logging.getLogger(__name__)
 FRAMES_IN_FLIGHT_MAX = 256
 GROWING_FRAMES_MAX = 2  # of one queue: while one is answered, the next one is at the broker
 GROWING_WAIT_S = 0.005  # a distant broker answers late, and is not busy
-LONE_FRAMES_MIN = 4  # more than one: a program that begins to send many also sends a few alone
+LONE_FRAMES_MIN = 4
+"""More than one: a program that begins to send many also sends a few alone. No benchmark has a case for
+it."""
 EXPIRY_CHECK_SECONDS = 0.25
 
 

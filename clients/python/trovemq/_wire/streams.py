@@ -19,7 +19,8 @@ from .frames import split_records
 from .replica_lags import replica_lag
 
 COPIED_SIZE_MAX: Final = 8_192
-"""A reply up to this size is copied: that takes less time than to find its records."""
+"""Bytes of a reply up to which it is copied: protobuf's decoding alone is 17 calls fewer than to find its
+records. No benchmark has a case for the number."""
 
 
 @dataclass(frozen=True, slots=True)

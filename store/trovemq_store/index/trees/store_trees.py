@@ -69,7 +69,8 @@ TREE_NAMES: Final = (META, TOPICS, RETIRED, LOCATION, TERM, UNIQUE_ID, ORDER, PR
 CATCH_UP_BYTES: Final = 256 << 20
 """How much of the log one commit covers. Keys in no order touch most pages of a tree, however many they are,
 so a few large commits write far less than many small ones. Beside the memory of a step (tree_index.py), LMDB
-holds the pages that the commit changes, 512 MiB at most."""
+holds the pages that the commit changes, 512 MiB at most. bench/trees/engine.py measures a
+rebuild with it, and has no case for other sizes."""
 PRODUCERS_MAX: Final = 10_000
 OPEN_MARK: Final = f"{DIRECTORY}/open"
 QUICKLY_CHECKED_BYTES: Final = 32 << 20
