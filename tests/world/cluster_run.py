@@ -131,8 +131,8 @@ class Run:
         return report
 
     async def _consumed(self) -> None:
-        """Until every group has consumed everything. How long that takes, and a look at what is left, depends
-        on the machine: it fails if two looks, SETTLED_S_MAX apart, see no progress."""
+        """Until every group has consumed everything. The time of that depends on the machine, so it fails
+        only if SETTLED_S_MAX pass without progress."""
         clock, least, since = asyncio.get_running_loop(), -1, 0.0
         while True:
             began = clock.time()

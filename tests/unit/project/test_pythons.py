@@ -24,7 +24,7 @@ def test_each_distribution_and_the_readme_name_the_same_versions() -> None:
     (named,) = {tuple(classifiers(path)) for path in PROJECTS}
     assert set(named) <= set(VERSIONS)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (sentence,) = re.findall(r"\(3\.11 or newer; (.*) are tested\)", readme)
+    (sentence,) = re.findall(r"`python3` 3\.11 or newer \((.*) are tested\)", readme)
     assert tuple(re.findall(r"3\.\d+", sentence)) == named
 
 
