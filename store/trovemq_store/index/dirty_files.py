@@ -20,8 +20,8 @@ from trovemq_store.files.paths import parent_directory
 
 MANY: Final = 512
 """Beyond this many files and directories, one sync of the whole file system is used: each file that is synced
-alone is a commit of the file system's journal. Figures: docs/internals/decisions.md, "A second path, and its
-gain"."""
+alone is a commit of the file system's journal. Figures:
+docs/internals/decisions.md, "A second path, and its gain"."""
 
 
 class DirtyFiles:
