@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.replica_streams.nodes_here import CLUSTER, GROUP, GroupHere, Nod
 from trovemq_broker.cluster.nameserver_session import error_in
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
 from trovemq_broker.replication.frames import (
+    FRAME_BYTES_MAX,
     Data,
     FollowerFrame,
     Heartbeat,
@@ -31,6 +33,7 @@ from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings, open_channel
 from trovemq_proto.errors import ErrorSpec
 from trovemq_proto.positions import LOG_ORIGIN
+from trovemq_proto.records.layout import PHYSICAL_OFFSET_AT
 from trovemq_proto.v1 import replication_pb2 as pb
 from trovemq_rpc.testing.loop import MemoryLoop
 from trovemq_store.replica.epochs import Epochs
@@ -341,6 +344,18 @@ def test_a_promise_is_asked_over_the_network() -> None:
 Change = Callable[[Data], Data]
 
 
+def of_another_place(frame: Data) -> Data:
+    """Its CRC is right, and the record says that it lies elsewhere."""
+    data = bytearray(frame.data)
+    data[PHYSICAL_OFFSET_AT + 7] ^= 1
+    return replace(frame, data=bytes(data), crc=crc32(data))
+
+
+def too_long(frame: Data) -> Data:
+    data = bytes(frame.data) * (FRAME_BYTES_MAX // len(frame.data) + 1)
+    return replace(frame, data=data, crc=crc32(data))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -350,6 +365,8 @@ Change = Callable[[Data], Data]
         lambda one: replace(one, data=one.data[:-1]),
         lambda one: replace(one, blank=1 << 30),
         lambda one: replace(one, epoch=7),
+        of_another_place,
+        too_long,
     ],
 )
 def test_a_wrong_frame_of_a_leader_writes_nothing(change: Change) -> None:
