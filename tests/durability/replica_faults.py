@@ -90,13 +90,6 @@ REPLICA_FAULTS: Final = (
         (f"{COMMIT_LIMIT}test_half_of_a_transaction_was_visible_at_a_limit_inside",),
     ),
     Planted(
-        "the marks of a start lie within a transaction",
-        "store/trovemq_store/engine/store_checkpoint.py",
-        "        marked = min(self._queues.synced_position, whole)\n",
-        "        marked = min(self._queues.synced_position, log_end)\n",
-        (f"{COMMIT_LIMIT}test_a_power_cut_within_a_transaction_showed_a_part_of_it",),
-    ),
-    Planted(
         "a saved commit is ahead of the log's sync",
         "store/trovemq_store/engine/store_checkpoint.py",
         "                commit_offset=committed if",
