@@ -1,4 +1,4 @@
-"""A signed stream's replies, without a task where the transport has a receiver."""
+"""A signed stream's replies, without a task where the transport has a receiver; sessions that are over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fake_loop import fake_time
 from trovemq._wire.failures import ERROR_METADATA_KEY
-from trovemq._wire.session import SignedChannel, StreamCall
+from trovemq._wire.session import SignedChannel, StreamCall, UnaryCall
 from trovemq_proto import errors
 from trovemq_proto.authentication.calls import METADATA_KEY, SigningKey, message_checker
 from trovemq_proto.errors import TroveError
@@ -124,6 +124,27 @@ async def test_a_refusal_is_the_readers_and_ends_the_session() -> None:
     with pytest.raises(TroveError, match="BROKER_UNREACHABLE"):
         await stream.read()
     assert channel.forgotten == 1
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+async def test_a_unary_call_is_repeated_once_in_a_new_session(refusals: int) -> None:
+    refused = 0
+
+    async def answer(_request: bytes, _metadata: Any) -> str:
+        nonlocal refused
+        if refused < refusals:
+            refused += 1
+            raise RefusalError
+        return "reply"
+
+    channel = Channel()
+    call = UnaryCall(cast("SignedChannel", channel), "/s/m", (), answer, b"one")
+    if refusals == 1:
+        assert await call == "reply"
+    else:
+        with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+            await call
+    assert (refused, channel.forgotten) == (refusals, 1)
 
 
 async def test_a_transport_without_receivers_reads_all_replies() -> None:
