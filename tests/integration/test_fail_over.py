@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_cluster_local import Command, running, without_settings
+from tests.integration.test_how_to import ROOT, blocks
 from tests.integration.test_replica_groups import (
     NAMES,
     SMALL,
@@ -93,14 +95,35 @@ def producing(server: str, ledger: Path, seconds: float) -> subprocess.Popen[byt
     )
 
 
+def page_lines() -> tuple[list[str], list[str]]:
+    """Of the page's commands in the other terminal: before the kill, and after it."""
+    _, (_, *lines), *_ = [
+        block.text.splitlines()
+        for block in blocks(ROOT / "docs" / "how-to" / "fail-over.md")
+        if block.kind == "sh"
+    ]
+    at = next(number for number, line in enumerate(lines) if line.startswith("kill"))
+    return lines[:at], lines[at + 1 :]
+
+
+def ran(server: str, line: str) -> bytes:
+    code, out, err = run_here(server, *shlex.split(line)[1:])
+    assert code == 0, (line, err)
+    return out
+
+
 def test_a_killed_leader_is_replaced_and_no_message_is_missing(tmp_path: Path) -> None:
+    """With the commands of the page before the load and after it."""
     ledger = tmp_path / "ledger"
+    before, after = page_lines()
     with running(tmp_path / "cluster", *ETCD) as command:
         command.until_ready()
         assert command.rows["etcd"]["role"] == "etcd"
         first = leader_of(command)
         assert first == NAMES[0], "the founder leads first"
         epoch = group(command, first)["epoch"]
+        for line in before:
+            ran(command.server, line)
 
         sending = producing(command.server, ledger, 12)
         until("messages are sent", lambda: ledger.exists() and ledger.stat().st_size > 50_000)
@@ -118,6 +141,7 @@ def test_a_killed_leader_is_replaced_and_no_message_is_missing(tmp_path: Path) -
         )
         assert code == 0, (out_text, err_text)
         print(f"failover in {took_s:.2f} s: {summary}")
+        assert b"12 apples" in b"".join(ran(command.server, line) for line in after)
         assert command.ended(signal.SIGTERM)[0] == 0
 
 
