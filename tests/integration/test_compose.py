@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from tests.integration.test_how_to import exit_code
 from tests.support.fork_server import popen
 from trovemq import ClientOptions
 from trovemq.cli import app as command_line
+from trovemq.testing import free_port
 from trovemq_broker.__main__ import main as broker_main
 from trovemq_nameserver.__main__ import main as nameserver_main
 
@@ -225,13 +225,6 @@ def test_the_wheels_of_the_image_lacked_the_license() -> None:
 
 
 # --- the services -----------------------------------------------------------------------------------
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Substitution:
     """A container engine's substitutions: addresses for the ports, directories for the volumes."""
 

@@ -108,6 +108,8 @@ async def test_tools_change_the_queues_of_one_topic_on_all_brokers_at_once(tmp_p
 
             wanted: dict[str, object] = {"topic": "orders", "defaultTopic": "TBW102", "perm": 6}
             await on_all(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted, a=1, b=2, c=3)
+            routes = client._pool.routes
+            await _until(client, lambda: all(routes.has_topic("orders", name) for name in "abc"))
             assert await placed() == {"a": 1, "b": 2, "c": 3}
             await on_all(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted, a=5, b=6, c=7)
             assert await placed() == {"a": 5, "b": 6, "c": 7}

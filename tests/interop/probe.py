@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trovemq.testing import free_port
+
 HERE: Final = Path(__file__).parent
 BUILD: Final = HERE.parents[1] / "build" / "interop"
 DOWNLOAD_SECONDS: Final = 300
@@ -168,8 +170,7 @@ def _write_properties(path: Path, values: Mapping[str, str]) -> Path:
 def _free_ports(offsets: Sequence[int]) -> int:
     """A port of 127.0.0.1 that is free, with those at the offsets from it."""
     for _ in range(_PORT_TRIES):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = int(probe.getsockname()[1])
+        port = free_port()
         try:
             for offset in offsets:
                 socket.create_server(("127.0.0.1", port + offset)).close()

@@ -5,7 +5,8 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.interop_grpc.peers import BUILD, Certificates, Python, free_port, running
+from tests.interop_grpc.peers import BUILD, Certificates, Python, running
+from trovemq.testing import free_port
 
 H2SPEC_S_MAX: Final = 400
 

@@ -141,13 +141,6 @@ def test_certificates() -> Certificates:
     return Certificates(folder / "ca.pem", folder / "server1.pem", folder / "server1.key")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running(command: Sequence[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A server, from when it accepts connections until the block ends."""

@@ -25,12 +25,12 @@ from tests.interop_grpc.peers import (
     Python,
     build_go,
     build_java,
-    free_port,
     run_case,
     running,
     test_certificates,
 )
 from tests.interop_grpc.programs.cases import CASES
+from trovemq.testing import free_port
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reports" / "rpc-interop.md"
 NATIVE: Final = Python("native")

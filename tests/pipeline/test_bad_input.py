@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ import pytest
 
 from tests.pipeline.archive_logs import GrowingLog, archive_rows, log_rows
 from tests.support.small_disks import mounted_disk
+from trovemq.testing import free_port
 from trovemq_proto.records import MAGIC_V1
 from trovemq_spark import cli, session
 from trovemq_spark.archive.lock import locked
@@ -281,8 +281,7 @@ def test_a_topic_that_nobody_wrote_is_reported(command: Command, log: GrowingLog
 
 
 def test_a_broker_that_does_not_answer(command: Command) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        port = there.getsockname()[1]
+    port = free_port()
     done = command("search", "--server", f"127.0.0.1:{port}", "--set", "key=a")
     assert done.code == 3
     assert f"BROKER_UNREACHABLE (E403): 127.0.0.1:{port}" in done.err

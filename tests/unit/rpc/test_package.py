@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
+from trovemq.testing import free_port
 from trovemq_rpc import options
 from trovemq_rpc.http2 import limits
 
@@ -35,9 +35,8 @@ def test_the_readmes_programs_are_short() -> None:
 
 
 def test_the_readmes_client_calls_the_readmes_server() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        host, port = free.getsockname()
-    server, client = (program.replace(ADDRESS, f"{host}:{port}") for program in programs())
+    address = f"127.0.0.1:{free_port()}"
+    server, client = (program.replace(ADDRESS, address) for program in programs())
     with subprocess.Popen([sys.executable, "-W", "error", "-c", server]) as serving:
         try:
             call = client.replace("timeout=5", "timeout=60, wait_for_ready=True")
