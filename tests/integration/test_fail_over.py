@@ -25,6 +25,7 @@ from tests.integration.test_replica_groups import (
     in_sync,
     leads,
     objects,
+    role_of,
     send,
     stored,
     until,
@@ -55,10 +56,15 @@ def serving(command: Command) -> list[str]:
 
 def leader_of(command: Command) -> str:
     """The one leader, once it serves and all copies are in sync."""
-    until("a node leads", lambda: len(serving(command)) == 1)
-    (leader,) = serving(command)
-    until("all are in sync", lambda: in_sync(command, leader))
-    return leader
+    found: list[str] = []
+
+    def one_leads() -> bool:
+        found[:] = serving(command)
+        return len(found) == 1
+
+    until("a node leads", one_leads)
+    until("all are in sync", lambda: in_sync(command, found[0]))
+    return found[0]
 
 
 def next_leader(command: Command, former: str) -> tuple[str, float]:
@@ -71,8 +77,8 @@ def next_leader(command: Command, former: str) -> tuple[str, float]:
 
 
 def has_lease(command: Command) -> bool:
-    found = serving(command)
-    return len(found) == 1 and bool(group(command, found[0])["lease_left_ms"])
+    found = [role_of(command, node) for node in serving(command)]
+    return len(found) == 1 and found[0] is not None and bool(found[0]["lease_left_ms"])
 
 
 def producing(server: str, ledger: Path, seconds: float) -> subprocess.Popen[bytes]:
@@ -165,10 +171,12 @@ def test_etcd_is_away_and_then_another_node_leads_as_planned(tmp_path: Path) -> 
         until("a leader has its lease", lambda: has_lease(command))
         first = leader_of(command)
         second = next(one for one in NAMES if one != first)
-        (state,) = objects(command.server, "cluster", "switch-over", "broker-1", "--to", second)
+        address = str(command.rows[first]["address"])  # the nameserver may not know the leader again yet
+        (state,) = objects(address, "cluster", "switch-over", "broker-1", "--to", second)
         assert (state["leader"], state["coordination"]) == (second, "etcd")
         sent |= send(str(command.rows[second]["address"]), 1, first=len(sent))
         assert stored(str(command.rows[second]["address"])) == sent
+        until("the former leader follows", lambda: in_sync(command, first))
         code, _, err = run_here(str(command.rows[first]["address"]), "cluster", "promote", first)
         assert code != 0
         assert "switch-over" in err

@@ -83,7 +83,14 @@ def test_a_client_of_rocketmq_at_a_follower_lives_through_two_leaders(tmp_path: 
                 former = leader_of(command)
                 if former == follower:
                     former = next(one for one in NAMES if one not in (follower, *killed))
-                    objects(command.server, "cluster", "switch-over", "broker-1", "--to", former)
+                    objects(
+                        str(command.rows[follower]["address"]),
+                        "cluster",
+                        "switch-over",
+                        "broker-1",
+                        "--to",
+                        former,
+                    )
                     until("the planned leader has the message", lambda: has_sent(raw, kept))
                     leader_of(command)
                 began = time.monotonic()

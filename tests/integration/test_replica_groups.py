@@ -54,22 +54,28 @@ def group(command: Command, node: str) -> dict[str, Any]:
     return found
 
 
-def leads(command: Command, node: str) -> bool:
-    """False also while the node changes its role: its address is closed for a moment."""
+def role_of(command: Command, node: str) -> dict[str, Any] | None:
+    """The group by one of its nodes; None while the node changes its role: its address is closed then."""
     code, out, _ = run_here(str(command.rows[node]["address"]), "--json", "cluster", "status")
-    if code != 0 or not out:
-        return False
-    found = json.loads(out)
-    nodes = {one["node"]: one for one in found["nodes"]}
-    return bool(found["leader"] == node and nodes[node]["role"] == "leader")
+    found: dict[str, Any] | None = json.loads(out) if code == 0 and out else None
+    return found
+
+
+def leads(command: Command, node: str) -> bool:
+    found = role_of(command, node)
+    return found is not None and (found["leader"], _role(found, node)) == (node, "leader")
+
+
+def _role(found: Mapping[str, Any], node: str) -> str:
+    (role,) = (str(one["role"]) for one in found["nodes"] if one["node"] == node)
+    return role
 
 
 def in_sync(command: Command, node: str) -> bool:
-    """Whether all nodes are in sync, and have all of the log. False also while the node changes its role."""
-    code, out, _ = run_here(str(command.rows[node]["address"]), "--json", "cluster", "status")
-    if code != 0 or not out:
+    """Whether all nodes are in sync, and have all of the log."""
+    found = role_of(command, node)
+    if found is None:
         return False
-    found = json.loads(out)
     return bool(found["in_sync"] == NAMES and {one["lag_bytes"] for one in found["nodes"]} == {0})
 
 
