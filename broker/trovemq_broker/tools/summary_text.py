@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Final
+
+from trovemq_proto.time_text import format_time
 
 _WORDS: Final = {
     "shutdown": "last stop",
@@ -37,15 +38,4 @@ def summary_lines(fields: Mapping[str, object]) -> Iterator[str]:
 def _text(name: str, value: object) -> str:
     if not isinstance(value, int):
         return str(value)
-    return _time(value) if name in _TIMES else f"{value:,}"
-
-
-def _time(milliseconds: int) -> str:
-    """`2025-01-01 00:00:00.000Z`; a dash for none; the number itself if it is out of the calendar's range."""
-    if milliseconds <= 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03}Z"
+    return format_time(value) if name in _TIMES else f"{value:,}"

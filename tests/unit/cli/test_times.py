@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from trovemq.cli.times import (
     TIME_MAX,
-    format_time,
     parse_duration_ms,
     parse_moment,
     parse_moment_ahead,
     parse_time,
 )
+from trovemq_proto.time_text import format_time
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from trovemq.cli.tailing import (
     follow_queues,
     in_store_order,
 )
-from trovemq.cli.times import Moment, format_time, parse_moment
+from trovemq.cli.times import Moment, parse_moment
 from trovemq_proto import errors
 from trovemq_proto.audit import AUDIT_TOPIC, KINDS, AuditRecord, decode_audit
 from trovemq_proto.errors import TroveError
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import Client, QueueOffsets

@@ -11,10 +11,11 @@ import typer
 from trovemq.cli.arguments import TagsOption, TopicArgument
 from trovemq.cli.completion import complete_group
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import Moment, format_time, parse_duration_ms, parse_moment, parse_time
+from trovemq.cli.times import Moment, parse_duration_ms, parse_moment, parse_time
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.message_objects import body_fields
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from rich.text import Text

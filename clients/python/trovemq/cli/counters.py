@@ -16,7 +16,8 @@ from trovemq.cli.counter_words import counter_place, counter_words
 from trovemq.cli.figures import UNKNOWN, bytes_rate_text, growth, humane_count, rate_text
 from trovemq.cli.render import humane_size
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import duration_text, format_time
+from trovemq.cli.times import duration_text
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import BrokerStatistics

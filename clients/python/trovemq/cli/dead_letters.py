@@ -114,7 +114,7 @@ def _show_table(
     session: Session, letters: Sequence[DeadLetter], copies: Mapping[tuple[str, int], str]
 ) -> None:
     from trovemq.cli.render import body_preview, printable, table
-    from trovemq.cli.times import format_time
+    from trovemq_proto.time_text import format_time
 
     rows = [
         (
@@ -190,7 +190,7 @@ async def show(
     if session.output.objects:
         return
     from trovemq.cli.render import card, message_card, printable
-    from trovemq.cli.times import format_time
+    from trovemq_proto.time_text import format_time
 
     session.output.show(message_card(message))
     session.output.show(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from trovemq.cli.columns import MERGED, Column, Columns
 from trovemq.cli.session import Session
-from trovemq.cli.times import format_time
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import GroupDescription, GroupMember, GroupReset, GroupSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from trovemq.cli.times import format_time
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import DelayedMessage

@@ -156,17 +156,6 @@ def check_period(begin: Moment, end: Moment) -> None:
         raise typer.BadParameter(f"--begin {begin} is after --end {end}")
 
 
-def format_time(milliseconds: int) -> str:
-    """`2025-01-01 00:00:00.000Z`; a dash for none; the number itself if it is out of the calendar's range."""
-    if milliseconds <= 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03}Z"
-
-
 def duration_text(milliseconds: int) -> str:
     """For people, in the largest unit of which there are two."""
     for unit, size_ms in (("h", 3_600_000), ("min", 60_000)):

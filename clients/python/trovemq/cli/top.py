@@ -13,10 +13,10 @@ import typer
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.figures import bytes_rate_text, counted, rate_text
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time
 from trovemq.cli.top_asking import Readings
 from trovemq.cli.top_rates import BrokerRow, By, GroupRow, Rates, Sample, TopicRow, sample
 from trovemq.cli.watching import parse_every
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType

@@ -14,8 +14,8 @@ from trovemq.cli.columns import MERGED, Column, Columns
 from trovemq.cli.completion import complete_topic
 from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time
 from trovemq.cli.topic_spread import spread
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import TopicDescription, TopicQueue

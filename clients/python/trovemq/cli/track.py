@@ -9,9 +9,9 @@ import typer
 
 from trovemq.cli.arguments import OFFSET_MAX, QUEUE_ID_MAX, BrokerOption, MessageArgument, SearchedTopicOption
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import ConsumptionStatus, MessageTrack

@@ -10,7 +10,7 @@ import typer
 from trovemq.cli.arguments import EveryBrokerOption, YesOption
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
-from trovemq.cli.times import format_time
+from trovemq_proto.time_text import format_time
 
 if TYPE_CHECKING:
     from trovemq import UserCredentials, UserDescription
