@@ -73,7 +73,7 @@ class QueueLocks:
         self._read: set[str] = set()
         """The groups whose recorded locks are known."""
         self._locks: dict[_Key, _Lock] = {}
-        self._of_client: dict[tuple[str, str], set[_Key]] = {}
+        self._held: dict[str, dict[str, set[_Key]]] = {}
         """The locks by group and client id."""
         self._expired_ms = 0
 
@@ -112,7 +112,7 @@ class QueueLocks:
     def release(self, group: str, client_id: str) -> None:
         """The member has left."""
         self._read_records(group, self._clock_ms())
-        for key in list(self._of_client.get((group, client_id), ())):
+        for key in list(self._held.get(group, {}).get(client_id, ())):
             self._remove(key)
         self._record_soon(group)
 
@@ -139,7 +139,7 @@ class QueueLocks:
         return True
 
     def _hold(self, key: _Key, client_id: str, until_ms: int) -> None:
-        self._of_client.setdefault((key[0], client_id), set()).add(key)
+        self._held.setdefault(key[0], {}).setdefault(client_id, set()).add(key)
         self._locks[key] = _Lock(client_id, until_ms)
 
     # --- records ----------------------------------------------------------------------------------------
@@ -147,8 +147,7 @@ class QueueLocks:
         """The queues that each client holds."""
         return {
             client_id: [(topic, queue_id) for _, topic, queue_id in sorted(keys)]
-            for (name, client_id), keys in self._of_client.items()
-            if name == group
+            for client_id, keys in self._held.get(group, {}).items()
         }
 
     def _read_records(self, group: str, now_ms: EpochMs) -> None:
@@ -170,11 +169,12 @@ class QueueLocks:
 
     def _remove(self, key: _Key) -> None:
         self._note_changed(key[0])
-        held_by = (key[0], self._locks.pop(key).client_id)
-        held = self._of_client[held_by]
-        held.discard(key)
-        if not held:
-            del self._of_client[held_by]
+        clients, client_id = self._held[key[0]], self._locks.pop(key).client_id
+        clients[client_id].discard(key)
+        if not clients[client_id]:
+            del clients[client_id]
+        if not clients:
+            del self._held[key[0]]
 
     def _expire(self, now_ms: EpochMs) -> None:
         """At most once in EXPIRY_MS: it looks at all locks."""
