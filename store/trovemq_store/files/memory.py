@@ -39,11 +39,17 @@ DATA_NAME: Final = "data.mdb"
 class _Content:
     """The bytes of one file, shared by all who have it open."""
 
-    def __init__(self, size: int, data: bytes | None = None) -> None:
+    def __init__(self, size: int, data: Buffer | None = None) -> None:
         self.data = bytearray(size) if data is None else bytearray(data)
         self.synced: bytes = b""
         self.trees = TreeContent()
         self.is_removed = False
+
+    def copy(self) -> _Content:
+        copy = _Content(0, self.data)
+        copy.synced = self.synced
+        copy.trees = TreeContent(self.trees.maps)
+        return copy
 
 
 class MemoryFile(SyncedByThread):
@@ -142,13 +148,10 @@ class MemoryFileSystem:
     def after_process_kill(self) -> MemoryFileSystem:
         """The tree as another process finds it after this one was killed: everything written, no lock."""
         survivor = MemoryFileSystem(self.capacity)
-        copies: dict[int, _Content] = {}
-        for content in [*self._files.values(), *self._synced_names.values()]:
-            copy = copies.setdefault(id(content), _Content(0, bytes(content.data)))
-            copy.synced = content.synced
-            copy.trees = TreeContent(content.trees.maps)
-        survivor._files = {path: copies[id(content)] for path, content in self._files.items()}
-        survivor._synced_names = {path: copies[id(c)] for path, c in self._synced_names.items()}
+        contents = {id(one): one for one in (*self._files.values(), *self._synced_names.values())}
+        copies = {key: one.copy() for key, one in contents.items()}
+        survivor._files = {path: copies[id(one)] for path, one in self._files.items()}
+        survivor._synced_names = {path: copies[id(one)] for path, one in self._synced_names.items()}
         return survivor
 
     def _reserve(self, path: str, size: int) -> None:
