@@ -283,18 +283,17 @@ class BrokerServices:
         self._cluster_config = ClusterConfigService(self.config, self.shared_changes.handle)
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        looking: Any = server
+        added: Any = server
         if self._calls is not None:
-            looking = LookUpForwards(server, self.core.broker, self._calls)
-        for one in (self.queries, self.searches, self._tracks, self._groups):
-            one.add_to(looking)
+            added = LookUpForwards(server, self.core.broker, self._calls)
         for service in (
+            *(self.queries, self.searches, self._tracks, self._groups),
             *(self.messages, self.atomic, self.store_service),
             *(self.rocketmq, self.consumers, self.producers),
             *(self._broker, self._admin, self._users, self._route),
             *(self._cluster_config, self._forwarded, self._replica),
         ):
-            service.add_to(server)
+            service.add_to(added)
 
     def _own_view(self, description: BrokerDescription) -> LocalBroker:
         return LocalBroker(description, RoutedTopics(self.core.store), self._placement_of)

@@ -12,6 +12,7 @@ from trovemq_broker.server.core.forwarding import NativeStream
 from trovemq_broker.server.native.look_up_forwards import LOOK_UPS, LookUpForwards
 from trovemq_broker.server.wire import query_messages, search_messages, track_messages
 from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
+from trovemq_daemon.calls import for_coroutines
 from trovemq_daemon.grpc_services import service_handlers
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -97,11 +98,14 @@ class Here:
 
     async def get(self, broker: str = "", **metadata: str) -> Any:
         request = query_pb2.GetMessageRequest(id="k")
-        return await self.handlers["GetMessage"].unary_unary(request, context(broker, **metadata))
+        handler = for_coroutines(self.handlers["GetMessage"])
+        return await handler.unary_unary(request.SerializeToString(), context(broker, **metadata))
 
     async def query(self, broker: str) -> list[Any]:
         request = query_pb2.QueryByKeyRequest(topic="orders", key="k")
-        return [one async for one in self.handlers["QueryByKey"].unary_stream(request, context(broker))]
+        asked, handler = context(broker), for_coroutines(self.handlers["QueryByKey"])
+        await handler.unary_stream(request.SerializeToString(), asked)
+        return asked.written
 
 
 def context(broker: str, **metadata: str) -> RpcContext:

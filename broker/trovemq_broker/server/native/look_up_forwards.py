@@ -15,8 +15,10 @@ answered here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -25,6 +27,7 @@ from trovemq_broker.server.core.forwarding import NativeCalls, NativeStream
 from trovemq_broker.server.native.leader_calls import client_of
 from trovemq_broker.server.wire.forwarded_calls import to_bytes
 from trovemq_broker.server.wire.statuses import Context, metadata_value
+from trovemq_daemon.calls import Call, calls_of
 from trovemq_daemon.peers import came_by_tls
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -61,42 +64,36 @@ class LookUpForwards:
     def _around(self, path: str, handler: Any) -> Any:
         if path not in LOOK_UPS:
             return handler
-        answer = handler.unary_stream or handler.unary_unary
-
-        async def one(request: Any, context: Context) -> Any:
-            if broker := self._elsewhere(context):
-                async with aclosing(self._replies(broker, path, request, context)) as replies:
-                    async for reply in replies:
-                        return reply
-                raise TroveError(errors.BROKER_UNREACHABLE, f"broker {broker} sent no reply", broker=broker)
-            return await answer(request, context)
-
-        async def many(request: Any, context: Context) -> AsyncIterator[Any]:
-            broker = self._elsewhere(context)
-            made = self._replies(broker, path, request, context) if broker else answer(request, context)
-            async with aclosing(made) as replies:
-                async for reply in replies:
-                    yield reply
-
+        here = calls_of(handler)
         make: Callable[..., Any] = grpc.unary_unary_rpc_method_handler
-        if handler.response_streaming:
-            make = grpc.unary_stream_rpc_method_handler
-        return make(
-            many if handler.response_streaming else one,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        behaviour: Callable[..., Any] = self._reply
+        if here.streams:
+            make, behaviour = grpc.unary_stream_rpc_method_handler, self._replies
+        there = calls_of(make(partial(behaviour, path), here.read, here.write))
+
+        def on_calls(calls: Sequence[Call]) -> None:
+            if elsewhere := [call for call in calls if self._elsewhere(call.context)]:
+                there.on_calls(elsewhere)
+                calls = [call for call in calls if call not in elsewhere]
+            here.on_calls(calls)
+
+        return replace(here, on_calls=on_calls)
 
     def _elsewhere(self, context: Context) -> str:
         """The other broker that the call names; empty for this one."""
         name = metadata_value(context, BROKER_KEY)
         return "" if name == self._broker or (name and metadata_value(context, PEER_KEY)) else name
 
-    async def _replies(
-        self, broker: str, path: str, request: Any, context: Context
-    ) -> AsyncGenerator[bytes, None]:
+    async def _reply(self, path: str, request: Any, context: Context) -> bytes:
+        async with aclosing(self._replies(path, request, context)) as replies:
+            async for reply in replies:
+                return reply
+        broker = self._elsewhere(context)
+        raise TroveError(errors.BROKER_UNREACHABLE, f"broker {broker} sent no reply", broker=broker)
+
+    async def _replies(self, path: str, request: Any, context: Context) -> AsyncGenerator[bytes, None]:
         """Raises the errors of NativeCalls, and of the other broker."""
-        attempts, data = 0, to_bytes(request)
+        broker, attempts, data = self._elsewhere(context), 0, to_bytes(request)
         while True:
             attempts += 1
             try:
