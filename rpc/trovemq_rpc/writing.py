@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from trovemq_rpc.http2.connection import Connection
 from trovemq_rpc.tls import Tls
 from trovemq_rpc.upkeep import Upkeep
-
-JOIN_TOTAL_MAX: Final = 64 << 10
-"""Output up to this is joined into one buffer, which is cheaper for the kernel than many:
-bench/rpc/in_process.py, "32 streams"."""
 
 
 class Writing(Upkeep):
@@ -54,15 +49,12 @@ class Writing(Upkeep):
             if self.output_held:
                 self.count_output()
             return
-        size = connection.output_size
         connection.output = []
         connection.output_size = 0
         if self.tls is not None:
             transport.write(self.tls.seal(pieces))
         elif len(pieces) == 1:
             transport.write(pieces[0])
-        elif size <= JOIN_TOTAL_MAX:
-            transport.write(b"".join(pieces))
         else:
             transport.writelines(pieces)
         if connection.held_back or self.output_held or not connection.can_write:
