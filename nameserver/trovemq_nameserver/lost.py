@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trovemq_nameserver.broker import Broker
+from trovemq_proto.system_topics import is_system_topic, user_topic_count
 
 LOST_KEPT_MS: Final = 24 * 3_600_000
 ADJUSTED_MAX: Final = 4_096
@@ -36,6 +37,8 @@ class LostBrokers:
         self._by_name: dict[str, LostBroker] = {}
         self._topics = 0  # of all of them together
         self._alone: dict[str, int] = {}  # as far as they are counted
+        self._users: dict[str, int] = {}
+        """How many topics users have made on each, as far as they are counted."""
 
     def add(self, lost: LostBroker) -> None:
         self._by_name[lost.broker.name] = lost
@@ -50,6 +53,7 @@ class LostBrokers:
             return False
         self._topics -= len(lost.topics)
         self._alone.pop(name, None)
+        self._users.pop(name, None)
         return True
 
     def expire(self, now: int) -> list[str]:
@@ -72,17 +76,29 @@ class LostBrokers:
         """No broker in the routes has these topics any more (change: 1), or one has them now (-1)."""
         if len(names) * len(self._alone) > ADJUSTED_MAX:
             self._alone.clear()
+        if not self._alone:
+            return
+        made = [name for name in names if not is_system_topic(name)]
         for name in self._alone:
             topics = self._by_name[name].topics
-            self._alone[name] += change * sum(map(topics.__contains__, names))
+            self._alone[name] += change * sum(map(topics.__contains__, made))
+
+    def topic_count(self, lost: LostBroker) -> int:
+        """How many topics it had, system topics apart."""
+        name = lost.broker.name
+        if self._by_name.get(name) is not lost:
+            return 0  # it has returned
+        count = self._users.get(name)
+        if count is None:
+            count = self._users[name] = user_topic_count(lost.topics)
+        return count
 
     def topics_alone(self, lost: LostBroker, present: Container[str]) -> int:
-        """How many of its topics no broker in the routes has: those that are not `present`."""
+        """How many of these no broker in the routes has: those that are not `present`."""
         name = lost.broker.name
         if self._by_name.get(name) is not lost:
             return 0  # it has returned
         alone = self._alone.get(name)
         if alone is None:
-            alone = len(lost.topics) - sum(map(present.__contains__, lost.topics))
-            self._alone[name] = alone
+            alone = self._alone[name] = user_topic_count(one for one in lost.topics if one not in present)
         return alone

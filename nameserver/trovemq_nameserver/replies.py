@@ -144,6 +144,6 @@ class ClusterReplies:
     ) -> Generator[None, None, list[route_pb2.LostBroker]]:
         made = []
         for one in lost:
-            made.append(lost_to_wire(one, self._table.topics_alone(one), now))
+            made.append(lost_to_wire(one, self._table.topic_counts(one), now))
             yield
         return made

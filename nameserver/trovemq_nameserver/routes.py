@@ -380,9 +380,10 @@ class RouteTable:
         """Lost brokers by name; with `topic`, those that had it."""
         return self._lost.at(now, topic)
 
-    def topics_alone(self, lost: LostBroker) -> int:
-        """How many topics of a lost broker no live broker has."""
-        return self._lost.topics_alone(lost, self.names)
+    def topic_counts(self, lost: LostBroker) -> tuple[int, int]:
+        """How many topics a lost broker had, and how many of these no live broker has; without system
+        topics."""
+        return self._lost.topic_count(lost), self._lost.topics_alone(lost, self.names)
 
     def route_named(self, broker: str) -> BrokerRoute | None:
         """The live broker of this name."""

@@ -155,12 +155,13 @@ def _config_to_wire(config: ConfigSummary) -> common_pb2.ConfigSummary:
     )
 
 
-def lost_to_wire(lost: LostBroker, topics_alone: int, now: int) -> route_pb2.LostBroker:
+def lost_to_wire(lost: LostBroker, topic_counts: tuple[int, int], now: int) -> route_pb2.LostBroker:
+    topics, topics_alone = topic_counts
     return route_pb2.LostBroker(
         name=lost.broker.name,
         cluster=lost.broker.cluster,
         address=lost.broker.address,
         lost_ms=now - lost.lost_at,
-        topics=len(lost.topics),
+        topics=topics,
         topics_alone=topics_alone,
     )

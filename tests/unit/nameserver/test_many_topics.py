@@ -75,7 +75,7 @@ def test_equal_names_and_routes_of_two_brokers_are_one_object() -> None:
 def plain(table: RouteTable, now: int) -> route_pb2.ClusterReply:
     """The reply with everything, made in one go."""
     live = {topic for route in table.routes() for topic in route.topics}
-    lost = [lost_to_wire(one, len(one.topics - live), now) for one in table.lost(now)]
+    lost = [lost_to_wire(one, (len(one.topics), len(one.topics - live)), now) for one in table.lost(now)]
     brokers = map(route_to_wire, table.routes())
     return route_pb2.ClusterReply(brokers=brokers, version=table.version, lost=lost)
 

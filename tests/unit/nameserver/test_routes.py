@@ -193,6 +193,20 @@ def test_a_lost_broker_is_known_until_it_returns_and_one_that_left_is_not() -> N
     assert table.lost(31_000) == []
 
 
+def test_system_topics_counted_as_topics_of_a_lost_broker() -> None:
+    """The count was greater than that of the live broker."""
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), of(fields("t1", 8), fields("t2", 8), fields("%RETRY%g", 1)), 0, 0)
+    table.register(2, broker("b", 8082), of(fields("t2", 8)), 0, 9_000)
+    table.expire(10_000)
+    (lost,) = table.lost(11_000)
+    assert table.topic_counts(lost) == (2, 1)
+    table.leave(2)
+    assert table.topic_counts(lost) == (2, 2)
+    table.register(3, broker("b", 8082), of(fields("%RETRY%g", 1), fields("t1", 8)), 0, 12_000)
+    assert table.topic_counts(lost) == (2, 1)
+
+
 def test_a_lost_broker_is_forgotten_and_a_live_one_is_not() -> None:
     table = RouteTable(LIMITS)
     table.register(1, broker(), of(fields("t1", 4)), 1, 0)

@@ -146,7 +146,7 @@ class LostBroker:
         cluster: The name of its cluster.
         address: Its last HOST:PORT.
         lost_ms: For how long it was out of the routes when the nameserver answered.
-        topics: How many topics it had.
+        topics: How many topics it had, without system topics.
         topics_alone: How many of them no live broker has.
     """
 
