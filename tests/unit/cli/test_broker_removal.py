@@ -12,6 +12,7 @@ import pytest
 from tests.unit.cli.conftest import FakePool
 from trovemq import BrokerAnswers, BrokerInfo, BrokerRoute, ClusterState, DrainStatus, LostBroker, Remainder
 from trovemq.cli import broker_removal
+from trovemq.models.config import ConfigMember, ConfigStatus
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -30,9 +31,10 @@ ALL_KINDS = [
 
 
 class Cluster:
-    """Brokers b1 and b2, and b9 that is lost. `left`: what `remainders` answers, one after the other.
-    `breaks`: the number of a call of `remainders`, and its error; None is Ctrl-C. `forgets`: the answers or
-    errors of `forget`, one after the other. `undo_fails`: the drain cannot be ended."""
+    """Brokers b1 and b2, b8 that has stopped, and b9 that is lost. `left`: what `remainders` answers, one
+    after the other. `breaks`: the number of a call of `remainders`, and its error; None is Ctrl-C.
+    `forgets`: the answers or errors of `forget`, one after the other. `undo_fails`: the drain cannot be
+    ended."""
 
     def __init__(
         self,
@@ -97,6 +99,10 @@ class Cluster:
         if self.undo_fails:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the broker is stopping")
         return DrainStatus(broker, "serving", False, 0)
+
+    async def status(self) -> BrokerAnswers[ConfigStatus]:
+        members = tuple(ConfigMember(name, 7, name != "b8") for name in ("b1", "b2", "b8"))
+        return BrokerAnswers([ConfigStatus(broker="b1", state="owner", members=members)])
 
     async def remove_member(self, broker: str) -> BrokerAnswers[str]:
         self.done.append("leave")
@@ -178,6 +184,19 @@ def test_a_lost_broker_is_forgotten_only_where_its_loss_is_accepted(removed: Any
     assert "it had 3 topics, 2 of them on no other broker" in ran.note["message"]
     assert removed(cluster, "--accept-loss", broker="b9").code == 0
     assert cluster.done == ["leave", "forget"]
+
+
+def test_a_broker_that_had_stopped_cleanly_stayed_a_member_for_ever(removed: Any) -> None:
+    """It was "neither live nor lost", and look-ups named it as missing."""
+    cluster = Cluster((), forgets=[[]])
+    ran = removed(cluster, broker="b8")
+    assert (ran.code, ran.note["error"], cluster.done) == (1, "BROKER_NOT_EMPTY", [])
+    assert "still a member of the cluster's configuration" in ran.note["message"]
+    assert ran.note["left"] == [{"kind": "unknown", "count": 0, "topic": None, "group": None}]
+    assert removed(cluster, "--accept-loss", broker="b8").code == 0
+    assert cluster.done == ["leave", "forget"]
+    text = removed(Cluster((), forgets=[[]]), "--accept-loss", broker="b8", json=False)
+    assert b"an unknown number of messages" in text.out
 
 
 def test_a_broker_that_is_silent_in_the_routes_must_be_stopped_first(removed: Any) -> None:

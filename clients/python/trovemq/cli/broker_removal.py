@@ -6,6 +6,7 @@
 |                                | time of --within to consume the rest; it stops, is no member of the      |
 |                                | configuration any more, and is forgotten                                 |
 | is lost                        | nothing is known of it but its topics; with --accept-loss it is forgotten |
+| has stopped, and is a member   | the same: nameservers forget it after a clean stop, or after 24 hours     |
 | is in the routes, and silent   | BROKER_UNREACHABLE: stop its process first                               |
 
 If there is a rest and no --accept-loss, and after Ctrl-C or an error, it serves again as before.
@@ -36,6 +37,9 @@ POLL_S: Final = 0.2
 NAMED_MAX: Final = 5
 STOP_WAIT_MS: Final = 30_000
 GONE: Final = (errors.BROKER_UNREACHABLE, errors.BROKER_NOT_FOUND, errors.SERVICE_NOT_AVAILABLE)
+_STOPPED: Final = (
+    "{} has stopped, so its messages cannot be counted; it is still a member of the cluster's configuration"
+)
 _LASTING: Final = ("unread", "dead_letters", "topic")
 """Kinds of which a drain leaves as much as before."""
 
@@ -75,13 +79,15 @@ async def remove(
     async with session.client() as client:
         state = await session.call(client.admin.brokers.awaited(broker, within_s=session.wait_s))
         lost = next((one for one in state.lost if one.name == broker), None)
-        if lost is not None:
-            left: Sequence[Remainder] = [Remainder("unknown", lost.topics)]
+        text = _STOPPED.format(broker) if lost is None else _lost_text(lost)
+        is_known = lost is not None or state.broker(broker) is not None
+        if lost is not None or (not is_known and await _is_member(session, client, broker)):
+            left: Sequence[Remainder] = [Remainder("unknown", 0 if lost is None else lost.topics)]
             if not accept_loss:
-                raise _refusal(session, broker, left, _lost_text(lost))
-            session.confirm(f"Forget broker {broker}? {_lost_text(lost)}.", yes=yes)
+                raise _refusal(session, broker, left, text)
+            session.confirm(f"Forget broker {broker}? {text}.", yes=yes)
             await session.call(client.admin.config.remove_member(broker))
-            if not (await session.call(client.admin.brokers.forget(broker))):
+            if not (await session.call(client.admin.brokers.forget(broker))) and lost is not None:
                 text = (
                     f"no nameserver has forgotten {broker}: it is back, or the nameserver is older than this"
                 )
@@ -92,6 +98,12 @@ async def remove(
             left = await _stopped(session, client, state, broker, accept_loss, grace, within, yes)
             await _forgotten(session, client, broker)
     _show(session, broker, left)
+
+
+async def _is_member(session: Session, client: Client, broker: str) -> bool:
+    """Whether an owner of a configuration has it as a member."""
+    statuses = await session.call(client.admin.config.status())
+    return any(one.broker == broker for status in statuses for one in status.members)
 
 
 async def _stopped(
@@ -144,11 +156,12 @@ def _check_place(state: ClusterState, broker: str, *, accept_loss: bool) -> None
     sharing = [one for one in others if one.config is not None and one.config.id == shared.id]
     if not sharing:
         return
+    staying = sorted(one.name for one in sharing if not one.draining) or sorted(one.name for one in sharing)
     if owner_of([info, *sharing]) == broker:
-        text = f"{broker} owns the cluster's configuration: trovemq cluster config-owner {others[0].name}"
+        text = f"{broker} owns the cluster's configuration: trovemq cluster config-owner {staying[0]}"
         raise TroveError(errors.CONFIG_OWNER_STAYS, text, broker=broker)
     if not accept_loss and (topics := fifo_topics_on(state.brokers, broker)):
-        rest = ",".join(sorted(one.name for one in others))
+        rest = ",".join(staying)
         text = f"the FIFO topic {topics[0]} lies on {broker}, and its senders would wait for ever"
         text += f": trovemq topic spread {topics[0]} --brokers {rest}"
         raise TroveError(errors.BROKER_NOT_EMPTY, text, broker=broker)
@@ -266,7 +279,11 @@ _TEXTS: Final[dict[str, Callable[[Remainder], str]]] = {
     "half_messages": lambda one: f"{counted(one.count, 'half message')}",
     "transactions": lambda one: f"{counted(one.count, 'open atomic transaction')}",
     "topic": lambda one: f"topic {one.topic}, which no other broker has",
-    "unknown": lambda one: f"{counted(one.count, 'topic')} with an unknown number of messages",
+    "unknown": lambda one: (
+        f"{counted(one.count, 'topic')} with an unknown number of messages"
+        if one.count
+        else "an unknown number of messages"
+    ),
 }
 
 
