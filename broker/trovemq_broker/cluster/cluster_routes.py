@@ -18,7 +18,7 @@ Invariant: the brokers are ordered by name, so that queues keep their places in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -51,6 +51,7 @@ class OtherQueues(NamedTuple):
 @dataclass(slots=True)
 class _View:
     brokers: dict[str, _Reported] = field(default_factory=dict)
+    lost: Collection[str] = ()
     left_out: int = 0
     broken_at: float | None = None
     returning: dict[str, _Reported] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class ClusterRoutes:
         self._views: dict[str, _View] = {}
         self._brokers: tuple[RoutedBroker, ...] = ()
         self._names: frozenset[str] = frozenset()
+        self._lost: frozenset[str] = frozenset()
         self._addresses: frozenset[tuple[Address, bool]] = frozenset()
         self._away: dict[str, tuple[Address, Address | None]] = {}
         """Where brokers were that have left; the latest AWAY_MAX of them."""
@@ -72,6 +74,7 @@ class ClusterRoutes:
         """Theirs; None until it is asked for."""
         self._check_at = math.inf
         """When views or brokers end to be valid."""
+        self._listeners: list[Callable[[], None]] = []
         self.reports = 0
 
     # --- for the watches ----------------------------------------------------------------------------
@@ -87,7 +90,7 @@ class ClusterRoutes:
             else (one, self.reports)
             for name, one in routes.brokers.items()
         }
-        view.left_out = routes.left_out
+        view.lost, view.left_out = routes.lost_at.keys(), routes.left_out
         if view.broken_at is not None:
             view.broken_at = None
             view.returning.update(before)
@@ -153,6 +156,14 @@ class ClusterRoutes:
         """The addresses for plain connections, by name."""
         return {one.name: str(one.address) for one in self.brokers}
 
+    def lost(self) -> Collection[str]:
+        """The names of those that nameservers have lost."""
+        return self._lost
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called when the table has other brokers than before, live or lost."""
+        self._listeners.append(listener)
+
     def knows(self, broker: str) -> bool:
         """Whether it is one of the other brokers, or was and is away."""
         return (bool(self.brokers) and broker in self._names) or broker in self._away
@@ -203,8 +214,14 @@ class ClusterRoutes:
             del self._away[next(iter(self._away))]
         self._away_addresses = None
         self._brokers = tuple(best[name][1] for name in sorted(best))
+        before = self._names, self._lost
         self._names = frozenset(best)
+        connected = [view for view in self._views.values() if view.broken_at is None]
+        self._lost = frozenset(name for view in connected for name in view.lost) - self._names
         self._addresses = _addresses((one.address, one.tls_address) for one in self._brokers)
+        if (self._names, self._lost) != before:
+            for listener in self._listeners:
+                listener()
 
     def _lasts(self, until: float, now: float) -> bool:
         """Whether that time has not come; the table is merged again when it has."""

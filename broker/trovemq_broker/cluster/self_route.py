@@ -37,7 +37,8 @@ TOPICS_OF_STEP: Final = 1_000
 
 class SelfRouteService:
     """Answers as a nameserver that knows this broker only; `version` is the topics' data version. `others`:
-    how many other brokers of the cluster are live; `other_names`: those to which look-ups are forwarded."""
+    how many other brokers of the cluster are live; `other_names`: those to which look-ups are forwarded, also
+    those that are away. `others_changed()` after each change of these."""
 
     def __init__(
         self,
@@ -59,6 +60,13 @@ class SelfRouteService:
     def add_to(self, server: Server) -> None:
         add_service(server, SERVICE, self)
 
+    def others_changed(self) -> None:
+        """The cluster has other brokers now."""
+        self._watchers.notify()
+
+    def _others_known(self) -> int:
+        return max(self._others(), len(self._other_names()))
+
     def close(self) -> None:
         """Ends the watchers' streams; call before the server is stopped."""
         self._watchers.close()
@@ -72,7 +80,7 @@ class SelfRouteService:
             version=description.version,
             name=description.name,
             now=self._clock_ms(),
-            other_brokers=self._others(),
+            other_brokers=self._others_known(),
             other_names=self._other_names(),
             node="" if description.leader is None else description.leader.node,
             leader=None if description.leader is None else group_leader(description.leader),
@@ -128,12 +136,16 @@ class SelfRouteService:
 
     def _changes(self, names: Sequence[str]) -> route_pb2.ClusterReply:
         """This broker with those of the named topics that exist, and the names that do not."""
-        reply = route_pb2.ClusterReply(version=self._view.data_version, changes=True)
+        reply = self._empty()
+        reply.changes = True
         topics = [(name, self._view.find(name)) for name in names]
         route = reply.brokers.add(broker=broker_info(self._view))
         route.topics.extend(topic_routes(self._view, [topic for _, topic in topics if topic is not None]))
         route.removed_topics.extend(name for name, topic in topics if topic is None)
         return reply
+
+    def _empty(self) -> route_pb2.ClusterReply:
+        return route_pb2.ClusterReply(version=self._view.data_version, other_brokers=self._others_known())
 
     def _fields(self, topics: Sequence[TopicSummary]) -> _Fields:
         """The parts of a route that can change."""
@@ -147,7 +159,7 @@ class SelfRouteService:
     async def _reply(self, topics: Sequence[TopicSummary], *, always: bool = False) -> route_pb2.ClusterReply:
         """This broker with the present state of these topics; an empty reply if there are none, unless
         `always`."""
-        reply = route_pb2.ClusterReply(version=self._view.data_version)
+        reply = self._empty()
         if not topics and not always:
             return reply
         route = reply.brokers.add(broker=broker_info(self._view))

@@ -145,6 +145,7 @@ class BrokerServices:
             others=lambda: len(others.names()),
             other_names=lambda: self._looked_up(others),
         )
+        others.add_change_listener(self._route.others_changed)
         self._open_config(settings, advertised, tls_address, cluster, shared)
         self.drain_control = Drain(
             *(settings.name, core.appender, self.view.withdraw, lambda: len(core.atomic), request_stop)
@@ -224,9 +225,12 @@ class BrokerServices:
         return {**others.addresses(), self.core.broker: str(self.core.advertised)}
 
     def _looked_up(self, others: OtherBrokers) -> list[str]:
-        """The other brokers to which look-ups are forwarded: members that are away are among them."""
+        """The other brokers to which look-ups are forwarded: those that are away are among them, so that
+        answers name them as missing."""
+        if self._calls is None:
+            return []
         members = self._shared.table.members() if self._shared.is_shared else ()
-        return sorted({*others.names(), *members} - {self.core.broker}) if self._calls is not None else []
+        return sorted({*others.names(), *others.lost(), *members} - {self.core.broker})
 
     def _may_ask_about_transaction(self, client_id: str, topic: str) -> bool:
         asked = self.rocketmq.may_ask_about_transaction(client_id, topic)

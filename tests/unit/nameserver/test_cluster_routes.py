@@ -68,7 +68,9 @@ def answer(
         brokers=brokers,
         version=7,
         changes=changes,
-        lost=[route_pb2.LostBroker(name=name) for name in lost],
+        lost=[
+            route_pb2.LostBroker(name=name, cluster="C", address=f"10.0.0.1:{port_of(name)}") for name in lost
+        ],
         removed_brokers=removed,
     )
     return reply.SerializeToString()
@@ -126,6 +128,21 @@ def test_the_routes_have_the_other_brokers_of_the_cluster() -> None:
     ]
     assert [one.broker for one in cluster.routes.holding("bills")] == ["a"]
     assert cluster.routes.holding("missing") == []
+
+
+def test_listeners_hear_of_brokers_that_join_and_leave_alone() -> None:
+    cluster, heard = Cluster(), list[list[str]]()
+    cluster.routes.add_change_listener(lambda: heard.append(cluster.names))
+    cluster.hears(entry("a", {"orders": 8}))
+    cluster.hears(entry("a", {"orders": 9}, version=2))
+    cluster.hears(entry("a", {"orders": 9}, version=2), entry("b", {}))
+    cluster.hears(entry("b", {}))
+    assert heard == [["a"], ["a", "b"], ["b"]]
+    cluster.hears(entry("b", {}), lost=["a"])
+    cluster.hears(entry("b", {}), lost=["a", "b"])
+    assert (len(heard), cluster.routes.lost()) == (4, {"a"}), "b is live at another nameserver, perhaps"
+    cluster.hears(entry("b", {}))
+    assert (len(heard), cluster.routes.lost()) == (5, frozenset())
 
 
 def test_changes_add_and_remove_topics_and_lost_brokers_leave() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -356,13 +356,17 @@ NOW_MS = EpochMs(1_700_000_000_000)
 
 @asynccontextmanager
 async def self_route(
-    broker: LocalBroker, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    broker: LocalBroker,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    others: Sequence[str] = ("broker-b", "broker-c", "broker-away"),
 ) -> AsyncIterator[tuple[SelfRouteService, grpc.aio.Channel]]:
     metrics = RpcMetrics(CollectorRegistry(), cluster="c", node_type="broker", node_id="a")
     server = GrpcServer(GrpcLimits(), metrics)
-    names = ["broker-b", "broker-c", "broker-away"]
     service = SelfRouteService(
-        broker, lambda: NOW_MS, sleep=sleep, others=lambda: 2, other_names=lambda: names
+        *(broker, lambda: NOW_MS),
+        sleep=sleep,
+        others=lambda: 2,
+        other_names=lambda: others,
     )
     add_fake(server.server, ROUTES, service)
     address = server.bind(Address("127.0.0.1", 0))
@@ -373,13 +377,30 @@ async def self_route(
 
 
 @pytest.mark.asyncio
+async def test_a_watch_of_a_broker_says_when_the_cluster_gets_another_one() -> None:
+    """A client would not ask it in look-ups."""
+    broker, topics = local_broker()
+    names = ["broker-b", "broker-c"]
+    async with self_route(broker, others=names) as (service, channel):
+        watch = stub_of(ROUTES, channel).WatchRoutes(route_pb2.WatchRoutesRequest(changes=True))
+        assert (await watch.read()).other_brokers == 2
+        names.append("broker-d")
+        service.others_changed()
+        reply = await watch.read()
+        assert (reply.other_brokers, reply.changes, len(reply.brokers[0].topics)) == (3, True, 0)
+        topics.create("bills")
+        assert (await watch.read()).other_brokers == 3
+        service.close()
+
+
+@pytest.mark.asyncio
 async def test_a_broker_answers_about_itself_as_a_nameserver_would() -> None:
     broker, topics = local_broker()
     async with self_route(broker) as (service, channel):
         stub = stub_of(ROUTES, channel)
         info = await stub.GetServerInfo(route_pb2.GetServerInfoRequest())
         assert (info.role, info.name, info.version) == (route_pb2.BROKER, "broker-a", "0.1.0")
-        assert (info.now, info.other_brokers) == (NOW_MS, 2)
+        assert (info.now, info.other_brokers) == (NOW_MS, 3)
         assert info.other_names == ["broker-b", "broker-c", "broker-away"]
         route = await stub.GetRoute(route_pb2.GetRouteRequest(topic="orders"))
         assert [topic.topic for topic in route.brokers[0].topics] == ["orders"]

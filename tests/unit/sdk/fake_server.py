@@ -100,6 +100,8 @@ class FakeServer:
         self.others_count = 0
         self.others: list[str] = []
         """Of its cluster: how many are live, and those to which it forwards look-ups."""
+        self.others_watched = True
+        """Whether its routes have that number; an earlier version has it in ServerInfo alone."""
         self.relayed: dict[str, FakeServer | None] = {}
         """The brokers that it reaches by name; None: not now."""
         self.on_info: Callable[[], Awaitable[object]] | None = None
@@ -189,7 +191,10 @@ class FakeServer:
         refusal = wire_error(TroveError(errors.NOT_LEADER, "it follows"))
         follows = bool(self.node) and not self.routes
         return route_pb2.ClusterReply(
-            brokers=self.routes, version=self.version, refusal=refusal if follows else None
+            brokers=self.routes,
+            version=self.version,
+            refusal=refusal if follows else None,
+            other_brokers=self.others_count if self.others_watched and self.role == "BROKER" else None,
         )
 
     # --- appends --------------------------------------------------------------------------------------

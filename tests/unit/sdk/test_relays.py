@@ -75,6 +75,20 @@ async def test_an_id_is_looked_up_on_all_brokers(
         await client.get("k")
 
 
+async def test_a_client_did_not_ask_a_broker_that_had_joined_after_it_connected(
+    broker: FakeServer, other: FakeServer, connect: Connect
+) -> None:
+    """It knew the number of the others from the time when its broker was alone."""
+    FakeIndex(broker, [1])
+    FakeIndex(other, [2])
+    client = await connect(broker)
+    assert times_of((await client.query("orders", "k")).messages) == [1]
+    broker.others, broker.others_count, broker.relayed = ["b2"], 1, {"b2": other}
+    broker.set_routes(*broker.routes)
+    assert await client._pool.routes.wait_until(lambda: client._pool.unseen() == 1, 30)
+    assert times_of((await client.query("orders", "k")).messages) == [2, 1]
+
+
 async def test_a_broker_that_forwards_no_look_ups_leaves_the_others_out(
     broker: FakeServer, connect: Connect
 ) -> None:

@@ -153,5 +153,7 @@ def test_brokers_that_the_given_ones_do_not_lead_to_are_counted() -> None:
     assert made.unseen() == 1
     made.broken("h:2", 0.0)
     assert made.unseen() == 2
+    made.update("h:1", ClusterState((broker("b1"),), other_brokers=1))
+    assert made.unseen() == 1, "as it knows them now, not when it was connected"
     made.update("ns:1", ClusterState((broker("b1"), broker("b3"))), NAMESERVER)
     assert made.unseen() == 0, "it leads to every live broker"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -72,6 +72,14 @@ class OtherBrokers(Protocol):
         """The names of all that it knows: the live ones first."""
         ...
 
+    def lost(self) -> Collection[str]:
+        """The names of those that nameservers have lost."""
+        ...
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """`listener()` is called when there are other ones than before, live or lost."""
+        ...
+
     def draining(self) -> Sequence[str]:
         """The brokers that ask for messages to be sent to others."""
         ...
@@ -103,6 +111,12 @@ class _NoOthers:
 
     def remembered(self) -> Sequence[str]:
         return ()
+
+    def lost(self) -> Collection[str]:
+        return ()
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        """It has no changes."""
 
     def draining(self) -> Sequence[str]:
         return ()

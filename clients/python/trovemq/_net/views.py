@@ -33,6 +33,12 @@ class _View:
     reported: dict[str, tuple[BrokerRoute, int]] = field(default_factory=dict)
     """For each broker its entry, and when it was new, as a count of all reports."""
 
+    @property
+    def other_brokers(self) -> int:
+        """Of an earlier version only the number when it was connected is known."""
+        present = self.state.other_brokers
+        return self.server.other_brokers if present is None else present
+
     def counts(self, now: float) -> bool:
         return self.broken_at is None or now < self.broken_at + KEPT_SECONDS
 
@@ -107,13 +113,13 @@ class Views:
         )
 
     def unseen(self) -> int:
-        """How many live brokers of the cluster are not in the routes, because only brokers were given, and
+        """How many brokers of the cluster are not in the routes, because only brokers were given, and
         each knows the routes to itself. At least that many."""
         views = [view for view in self._views.values() if view.broken_at is None]
         if not views or any(view.server.role != "broker" for view in views):
             return 0
         seen = {route.broker.name for view in views for route in view.state.brokers}
-        return max(0, max(view.server.other_brokers for view in views) + 1 - len(seen))
+        return max(0, max(view.other_brokers for view in views) + 1 - len(seen))
 
     def address_of(self, broker: BrokerInfo) -> str | None:
         """The address by which the broker was given; None if it is known from routes. Of a replica group only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import iter_unpack
 from typing import Final
 
@@ -114,7 +114,11 @@ def _topic_route(topic: common_pb2.TopicRoute) -> TopicRoute:
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
     routes = tuple(broker_route(route) for route in reply.brokers)
     refusal = error_from_wire(reply.refusal) if reply.HasField("refusal") else None
-    return ClusterState(routes, reply.version, lost_brokers(reply), refusal)
+    return ClusterState(routes, reply.version, lost_brokers(reply), refusal, _other_brokers(reply))
+
+
+def _other_brokers(reply: route_pb2.ClusterReply) -> int | None:
+    return reply.other_brokers if reply.HasField("other_brokers") else None
 
 
 def lost_brokers(reply: route_pb2.ClusterReply | route_pb2.RouteReply) -> tuple[LostBroker, ...]:
@@ -137,7 +141,8 @@ def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> Cluste
         for name in changed.removed_topics:
             topics.pop(name, None)
         routes[route.broker.name] = BrokerRoute(route.broker, tuple(topics.values()))
-    return ClusterState(tuple(routes.values()), reply.version, lost_brokers(reply))
+    state = ClusterState(tuple(routes.values()), reply.version, lost_brokers(reply))
+    return replace(state, other_brokers=_other_brokers(reply))
 
 
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:

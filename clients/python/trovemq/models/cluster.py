@@ -162,12 +162,14 @@ class LostBroker:
 class ClusterState:
     """The routes of every live broker, as one server knew them; `version` rises with each change. `lost`:
     brokers that nameservers lost in the last 24 hours and since their own start. `refusal`: why there are no
-    brokers, of a node that does not lead its replica group: NOT_LEADER."""
+    brokers, of a node that does not lead its replica group: NOT_LEADER. `other_brokers`: of a broker, as in
+    ServerInfo; None if it does not say."""
 
     brokers: tuple[BrokerRoute, ...]
     version: int = 0
     lost: tuple[LostBroker, ...] = ()
     refusal: TroveError | None = field(default=None, compare=False)
+    other_brokers: int | None = None
 
     def broker(self, name: str) -> BrokerRoute | None:
         """The broker of that name; None if it is not in the routes."""
@@ -178,7 +180,7 @@ class ClusterState:
 class ServerInfo:
     """The server that answered: `role` is `nameserver` or `broker`. `now`: the time of its clock, epoch ms; 0
     if it does not say. `up_ms`: of a nameserver, since its start; 0 if it does not say. `other_brokers`: of a
-    broker, how many others of its cluster are live; `other_names`: those to which it forwards look-ups.
+    broker, how many others of its cluster it knows; `other_names`: those to which it forwards look-ups.
     `node`: of a node of a replica group, its name; `leader`: the node that leads the group, itself or
     another, None where it does not know one."""
 

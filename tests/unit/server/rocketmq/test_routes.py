@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -76,6 +76,12 @@ class Others:
 
     def remembered(self) -> list[str]:
         return [*self.names(), *self.away]
+
+    def lost(self) -> list[str]:
+        return []
+
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
+        raise AssertionError("routes are made at each request")
 
     def draining(self) -> list[str]:
         return sorted({one.broker for others in self.topics.values() for one in others if one.draining})
