@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 import trovemq.sync
+from tests.conformance.cluster import metric
 from tests.integration.port_forwarder import PortForwarder
 from tests.integration.rocketmq_cluster import WAIT_S_MAX, ClusterClient
 from tests.support.rocketmq_client import create_topics, message
@@ -237,6 +238,31 @@ def test_native_look_ups_by_one_port_find_messages_of_the_other_broker(cluster: 
         cluster.brokers["b2"].kill()
         found = client.query(TOPIC, "k")
         assert ([one.body for one in found.messages], found.unreachable) == ([b"b1"], ("b2",))
+
+
+def test_look_ups_left_out_a_broker_that_joined_after_the_client_connected() -> None:
+    """And said nothing of it, neither while it was there nor when it was lost."""
+    with ExitStack() as processes:
+        nameserver = processes.enter_context(NameserverProcess(broker_broken_ms=BROKER_BROKEN_MS))
+        made = Cluster(processes, nameserver)
+        made.add("b1", {TOPIC: "NORMAL"})
+        client = processes.enter_context(trovemq.sync.connect(made.ports["b1"].address))
+        assert client.query(TOPIC, "k").complete
+        made.add("b2", {TOPIC: "NORMAL"})
+        with trovemq.sync.connect(made.brokers["b2"].address) as direct:
+            direct.send(TOPIC, b"b2", keys=["k"])
+        until(lambda: [one.body for one in client.query(TOPIC, "k").messages] == [b"b2"])
+        made.brokers["b2"].kill()
+        until(lambda: metric(made.brokers["b1"], "trovemq_routes_brokers") == 0)
+        found = client.query(TOPIC, "k")
+        assert (list(found.messages), found.complete, found.unreachable) == ([], False, ("b2",))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.05)
 
 
 def receive(client: ClusterClient, queue: Any, count: int) -> list[Any]:
