@@ -7,22 +7,27 @@ the leader is lost, or another one leads, it ends, and clients open another one.
 Two nodes that each take the other one for the leader would pass a connection to and fro: RELAYS_MAX ends
 that. So would a node at whose address the leader is said to be: it refuses.
 
-Without authentication only: the leader would take this node's address for that of the client, whose rules may
-name addresses. A connection by TLS goes to the leader by TLS, or on loopback.
+With authentication a connection begins with a request of this node, which names the client's address and is
+signed (trovemq_proto.remoting.relayed): the leader checks the signatures and rules of all later ones. Such a
+connection, and one that came by TLS, goes to the leader by TLS, or on loopback.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from trovemq_daemon.addresses import Address
+from trovemq_proto.errors import TroveError
+from trovemq_proto.remoting.codes import ResponseCode
+from trovemq_proto.remoting.errors import FrameError
+from trovemq_proto.remoting.frame import FrameSplitter
 from trovemq_proto.tls import ClientTls
 from trovemq_rpc.server.guest import Host
 
@@ -31,6 +36,8 @@ UNSENT_MAX: Final = 1 << 20
 CONNECT_S: Final = 5.0
 RELAYS_MAX: Final = 1_000
 """Connections of clients that are relayed at a time."""
+Announce: TypeAlias = Callable[[str, bool], Awaitable[bytes]]
+"""The first request of a connection, for the client's address, and whether it came by TLS. TroveError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +55,19 @@ class RelayedTo:
 
 class RemotingRelay:
     """`leader`: the address of the node that leads, None where it is not known. `by_tls`: how it is reached
-    by TLS, None where it is not. `here`: the addresses of this node."""
+    by TLS, None where it is not. `here`: the addresses of this node. `announce`: None: there are no users."""
 
     def __init__(
         self,
         leader: Callable[[], Address | None],
         here: Callable[[], Collection[Address]] = tuple,
         by_tls: Callable[[Address], RelayedTo | None] = lambda _leader: None,
+        announce: Announce | None = None,
     ) -> None:
         self._leader = leader
         self._here = here
         self._by_tls = by_tls
+        self._announce = announce
         self.open = 0
         self.refused = 0
         """Connections that were refused, since the start of this role."""
@@ -69,18 +78,17 @@ class RemotingRelay:
         if leader is None:
             return self._refused(host, "no leader is known")
         to = RelayedTo.plain(leader)
-        if host.is_secure and not leader.is_loopback:
+        if (host.is_secure or self._announce is not None) and not leader.is_loopback:
             if (way := self._by_tls(leader)) is None:
-                return self._refused(
-                    host,
-                    "it came by TLS, and the leader is not reached so: tls_listen there, nameserver_tls here",
-                )
+                cause = "it came by TLS" if host.is_secure else "it has signatures"
+                text = "and the leader is not reached by TLS: tls_listen there, nameserver_tls here"
+                return self._refused(host, f"{cause}, {text}")
             to = way
         if {to.leader, to.address} & set(self._here()):
             return self._refused(host, f"the leader's address {leader} is this node's")
         if self.open > RELAYS_MAX:
             return self._refused(host, f"{RELAYS_MAX} connections are relayed already")
-        return RelayedConnection(host, to, self._moved_from, self._ended)
+        return RelayedConnection(host, to, self._moved_from, self._ended, self._announce)
 
     def _refused(self, host: Host, reason: str) -> RelayedConnection:
         self.refused += 1
@@ -105,6 +113,7 @@ class RelayedConnection(asyncio.Protocol):
         leader: RelayedTo | str,
         moved_from: Callable[[Address], bool],
         ended: Callable[[], None],
+        announce: Announce | None = None,
     ) -> None:
         self._host = host
         self._leader = leader
@@ -112,7 +121,10 @@ class RelayedConnection(asyncio.Protocol):
         self._ended = ended
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
-        self._is_lost = False
+        self._is_lost = self._is_open = False
+        self._announce = announce
+        self._admission: tuple[FrameSplitter, asyncio.Future[str]] | None = None
+        """While the leader has not answered the request of this node; its result: why it refuses."""
         self._connecting = asyncio.get_running_loop().create_task(self._connect(leader), name="relay")
 
     async def _connect(self, leader: RelayedTo | str) -> None:
@@ -123,13 +135,39 @@ class RelayedConnection(asyncio.Protocol):
         name = None if context is None else at.host
         try:
             async with asyncio.timeout(CONNECT_S):
+                first = b"" if self._announce is None else await self._announcement(self._announce)
                 await loop.create_connection(
                     lambda: self, at.host, at.port, ssl=context, server_hostname=name
                 )
+                if first and (refusal := await self._admitted(first)):
+                    self._refuse(f"the leader at {at} does not take it: {refusal}")
+                    return
+                self._begin()
+        except TroveError as error:
+            self._refuse(error.message)
         except ssl.SSLError as error:
             self._refuse(f"the leader at {at} is not reached by TLS: {error.reason}")
         except (OSError, TimeoutError):
             self._refuse(f"the leader at {at} does not listen")
+
+    async def _announcement(self, announce: Announce) -> bytes:
+        return await announce(self._host.peer(), self._host.is_secure)
+
+    async def _admitted(self, request: bytes) -> str:
+        """Why the leader refuses; empty: it does not."""
+        assert self._transport is not None, "it is connected"
+        self._admission = FrameSplitter(), asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._admission[1]
+
+    def _begin(self) -> None:
+        """From now on the connection is the client's."""
+        self._admission = None
+        self._is_open = self._transport is not None
+        if self._early and self._transport is not None:
+            self._transport.write(bytes(self._early))
+            self._early.clear()
+            self._host.resume()
 
     def _refuse(self, reason: str) -> None:
         if not self._is_lost:
@@ -137,7 +175,7 @@ class RelayedConnection(asyncio.Protocol):
 
     # --- of the client --------------------------------------------------------------------------------------
     def receive(self, data: memoryview) -> None:
-        if self._transport is not None:
+        if self._is_open and self._transport is not None:
             self._transport.write(bytes(data))
             return
         self._early += data
@@ -172,17 +210,29 @@ class RelayedConnection(asyncio.Protocol):
             made.abort()
             return
         self._transport = made
-        if self._early:
-            made.write(bytes(self._early))
-            self._early.clear()
-            self._host.resume()
 
     def data_received(self, data: bytes) -> None:
         if self._is_lost:
             return
+        if self._admission is not None:
+            self._read_admission(*self._admission, data)
+            return
         self._host.send((data,))
         if self._transport is not None and self._host.unsent_size > UNSENT_MAX:
             self._transport.pause_reading()
+
+    @staticmethod
+    def _read_admission(splitter: FrameSplitter, answer: asyncio.Future[str], data: bytes) -> None:
+        try:
+            header = next((frame.header() for frame in splitter.feed(memoryview(data))), None)
+        except FrameError as error:
+            header, refusal = None, str(error)
+        else:
+            if header is None:
+                return
+            refusal = "" if header.code == ResponseCode.SUCCESS else header.remark or f"code {header.code}"
+        if not answer.done():
+            answer.set_result(refusal)
 
     def pause_writing(self) -> None:
         self._host.pause()
@@ -192,7 +242,9 @@ class RelayedConnection(asyncio.Protocol):
             self._host.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._is_lost:
+        if self._admission is not None and not self._admission[1].done():
+            self._admission[1].set_result("it closed the connection")
+        elif not self._is_lost:
             self._host.close()
 
 

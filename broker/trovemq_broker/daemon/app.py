@@ -77,6 +77,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.interpreter import REMEDY, UNOPTIMISED, interpreter_text
 from trovemq_proto.memory import keep_freed_memory
 from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.remoting.relayed import RELAYED
 from trovemq_store.check.store_view import SIZES, with_sizes_of_store
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.files import StorageError
@@ -292,7 +293,7 @@ class BrokerApp:
         services.remoting.calls.admission = gate
         server = RemotingServer(
             self._rpc_metrics,
-            services.remoting.handlers,
+            {**services.remoting.handlers, RELAYED: gate.relayed},
             together=services.core.accumulator.together,
             around=gate.around,
         )

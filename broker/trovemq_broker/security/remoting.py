@@ -11,6 +11,7 @@ Facts: org.apache.rocketmq.acl.common.AclUtils, AclClientRPCHook.
 
 from __future__ import annotations
 
+import base64
 import binascii
 import hmac
 from collections.abc import Collection, Mapping
@@ -19,6 +20,7 @@ from typing import Final
 from trovemq_broker.security.table import SecurityTable
 from trovemq_daemon.users import User
 from trovemq_proto import errors
+from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.errors import TroveError
 
 ACCESS_KEY: Final = "AccessKey"
@@ -50,6 +52,13 @@ def user_of_fields(table: SecurityTable, fields: Mapping[str, str], body: bytes)
     if user is None or not user.enabled or not any(right):
         raise _failed("the access key or the signature is wrong")
     return user
+
+
+def signed_fields(fields: Mapping[str, str], credentials: Credentials) -> dict[str, str]:
+    """The fields of a request without a body, signed by that user."""
+    signed = {**fields, ACCESS_KEY: credentials.access_key}
+    digest = hmac.digest(credentials.secret_key.encode(), signed_text(signed), "sha1")
+    return {**signed, SIGNATURE: base64.b64encode(digest).decode()}
 
 
 def signed_text(fields: Mapping[str, str], left_out: Collection[str] = (SIGNATURE,)) -> bytes:

@@ -92,6 +92,9 @@ class RemotingConnection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._opaques = count(1)
+        self._requests = 0
+        self._client: tuple[str, bool] | None = None
+        """The client for which a node has opened it: its address, and whether it came by TLS."""
         self._active_s = self._grown_s = self._taken_s = self._loop.time()
         self.on_lost: list[Callable[[], None]] = []
         server.opened(self)
@@ -99,11 +102,17 @@ class RemotingConnection:
     @property
     def peer(self) -> str:
         """As gRPC names it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000."""
-        return self._host.peer()
+        return self._host.peer() if self._client is None else self._client[0]
 
     @property
     def is_secure(self) -> bool:
-        return self._host.is_secure
+        return self._host.is_secure if self._client is None else self._client[1]
+
+    def relayed(self, peer: str, *, is_secure: bool) -> None:
+        """From now on it is the connection of that client. TroveError REQUEST_ILLEGAL: it was used before."""
+        if self._requests > 1 or self._client is not None:
+            raise TroveError(errors.REQUEST_ILLEGAL, "the connection has had requests before")
+        self._client = peer, is_secure
 
     def now(self) -> float:
         """Seconds of the loop's clock."""
@@ -157,6 +166,7 @@ class RemotingConnection:
                 waiting.set_result(Reply(header.code, header.remark, header.fields, bytes(frame.body)))
             return
         request = Request(self, header, frame.form, bytes(frame.body), frame.size)
+        self._requests += 1
         self._in_flight += 1
         self._in_flight_bytes += frame.size + REQUEST_BYTES
         self._server.begin(request)

@@ -36,6 +36,10 @@ class Connection(Protocol):
 
     @property
     def is_secure(self) -> bool: ...
+    def relayed(self, peer: str, *, is_secure: bool) -> None:
+        """From now on it is the connection of that client. TroveError REQUEST_ILLEGAL: it was used before."""
+        ...
+
     @property
     def is_full(self) -> bool:
         """Whether the client has too many unread bytes for another reply with messages."""

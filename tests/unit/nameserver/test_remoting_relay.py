@@ -22,6 +22,11 @@ from trovemq_broker.cluster.remoting_relay import (
     relay_context,
 )
 from trovemq_daemon.addresses import Address
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
+from trovemq_proto.remoting.codes import ResponseCode
+from trovemq_proto.remoting.frame import encode_frame
+from trovemq_proto.remoting.headers import IS_RESPONSE, Header
 from trovemq_proto.tls import ClientTls
 
 pytestmark = pytest.mark.asyncio
@@ -42,6 +47,9 @@ class Host:
         self.reasons: list[str] = []
         self.calls: list[str] = []
         self.changed = asyncio.Event()
+
+    def peer(self) -> str:
+        return "ipv4:10.9.9.9:5000"
 
     def send(self, pieces: Any) -> None:
         self.sent += b"".join(pieces)
@@ -113,6 +121,99 @@ async def test_bytes_go_both_ways_also_those_before_the_connection() -> None:
             while "close" not in host.calls:
                 host.changed.clear()
                 await host.changed.wait()
+        connection.lost()
+
+
+def answer(code: int, remark: str = "") -> bytes:
+    return encode_frame(Header(code, 1, IS_RESPONSE, remark=remark))
+
+
+async def announce(peer: str, is_secure: bool) -> bytes:
+    return f"{peer} {is_secure} ".encode()
+
+
+@pytest.mark.parametrize(
+    ("answered", "reason"),
+    [
+        (answer(ResponseCode.NO_PERMISSION, "mallory may not"), "does not take it: mallory may not"),
+        (answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), "does not take it: code 3"),
+        (b"HTTP/1.1 400 Bad Request", "does not take it: "),
+        (b"", "does not take it: it closed the connection"),
+    ],
+)
+async def test_no_byte_of_a_client_goes_to_a_leader_that_refuses_the_node(
+    answered: bytes, reason: str
+) -> None:
+    taken = bytearray()
+
+    async def refusing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.extend(await reader.read(1 << 16))
+        writer.write(answered)
+        if not answered:
+            writer.close()
+        taken.extend(await reader.read(1 << 16))
+        writer.close()
+
+    server = await asyncio.start_server(refusing, "127.0.0.1", 0)
+    async with server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        host = Host()
+        connection = RemotingRelay(lambda: address, announce=announce).accept(as_host(host))
+        connection.receive(memoryview(b"of the client"))
+        async with asyncio.timeout(60):
+            await host.changed.wait()
+        (said,) = host.reasons
+        assert reason in said
+        connection.lost()
+        assert bytes(taken) == b"ipv4:10.9.9.9:5000 False "
+        assert not host.sent
+
+
+async def test_the_bytes_of_a_client_follow_the_request_of_the_node() -> None:
+    whole = answer(ResponseCode.SUCCESS)
+
+    async def taking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(25) == b"ipv4:10.9.9.9:5000 False "
+        writer.write(whole[:5])
+        await writer.drain()
+        writer.write(whole[5:])
+        writer.write(await reader.readexactly(6))
+        writer.write(await reader.readexactly(5))
+        writer.close()
+
+    server = await asyncio.start_server(taking, "127.0.0.1", 0)
+    async with server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        host = Host()
+        connection = RemotingRelay(lambda: address, announce=announce).accept(as_host(host))
+        connection.receive(memoryview(b"early "))
+        assert await until_sent(host, 6) == b"early "
+        connection.receive(memoryview(b"later"))
+        assert await until_sent(host, 11) == b"early later"
+        assert not host.reasons
+        connection.lost()
+
+
+async def test_signatures_leave_the_machine_by_tls_only() -> None:
+    host = Host()
+    connection = RemotingRelay(lambda: AWAY, announce=announce).accept(as_host(host))
+    async with asyncio.timeout(60):
+        await host.changed.wait()
+    (reason,) = host.reasons
+    assert "it has signatures, and the leader is not reached by TLS" in reason
+    connection.lost()
+
+
+async def test_a_node_without_a_user_of_its_own_says_so() -> None:
+    async def no_user(_peer: str, _is_secure: bool) -> bytes:
+        raise TroveError(errors.AUTHENTICATION_FAILED, "set config_credentials_file")
+
+    async with leader() as (address, writers):
+        host = Host()
+        connection = RemotingRelay(lambda: address, announce=no_user).accept(as_host(host))
+        async with asyncio.timeout(60):
+            await host.changed.wait()
+        assert (host.reasons, writers) == (["set config_credentials_file"], [])
         connection.lost()
 
 

@@ -17,7 +17,7 @@ from tests.support.broker_here import broker_here
 from tests.support.memory_broker import TestBroker
 from tests.support.remoting_client import Answer, RemotingClient, remoting_client
 from trovemq_broker.security import changes
-from trovemq_broker.security.remoting import user_of_fields
+from trovemq_broker.security.remoting import signed_fields, user_of_fields
 from trovemq_broker.security.sealing import SealingKey
 from trovemq_broker.security.table import SecurityTable
 from trovemq_broker.server.access.gate import Gate
@@ -30,10 +30,12 @@ from trovemq_broker.server.remoting.rights import ROWS
 from trovemq_broker.server.remoting.service import ForTools, RemotingService
 from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.users import UserKind, new_user
+from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import EpochMs
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.headers import JSON, Header
+from trovemq_proto.remoting.relayed import RELAYED, relayed_fields
 from trovemq_store.files.memory import MemoryFileSystem
 
 SECRET = "12345678"
@@ -151,6 +153,123 @@ def test_a_user_without_a_rule_is_refused(table: SecurityTable, code: int) -> No
     request = Request(cast("Any", _Here()), Header(code, fields=signed), JSON, body, len(body))
     with pytest.raises(TroveError, match="ACCESS_DENIED"):
         RemotingGate(gate, ServingGate()).around(request, lambda _request: pytest.fail("it was served"))
+
+
+class _Passed:
+    """A connection that a node opens for a client."""
+
+    is_lost = is_full = False
+
+    def __init__(self) -> None:
+        self.peer, self.is_secure = "ipv4:127.0.0.1:5000", False
+        self.on_lost: list[Callable[[], None]] = []
+        self.answers: list[int] = []
+
+    def relayed(self, peer: str, *, is_secure: bool) -> None:
+        self.peer, self.is_secure = peer, is_secure
+
+    def answered(self, _request: Request, code: int, *_rest: object) -> None:
+        self.answers.append(code)
+
+
+CLIENT = relayed_fields("ipv4:10.9.9.9:5000", is_secure=True)
+
+
+def asked(connection: _Passed, code: int, fields: Mapping[str, str], user: str = "node") -> Request:
+    signed = signed_fields(fields, Credentials(user, SECRET))
+    return Request(cast("Any", connection), Header(code, fields=signed), JSON, b"", 0)
+
+
+def gate_of_users() -> tuple[RemotingGate, SecurityTable]:
+    """`node` is a super user; `alice` may send to `orders` from 10.9.9.9."""
+    made = SecurityTable.load(MemoryFileSystem(), SealingKey(bytes(32)), bytes)
+
+    def run(change: Any) -> None:
+        begun = made.begin(change)
+        begun.run()
+        made.finish(begun)
+
+    for name in ("root", "node", "alice", "bob"):
+        kind = UserKind.SUPER if name in ("root", "node") else UserKind.NORMAL
+        run(changes.add_user(made.state, new_user(name, kind, SECRET.encode(), salt=bytes(16), now_ms=0)))
+    changed, _ = changes.add_rule(
+        made.state, "alice", allow=True, actions="Pub", resource="Topic:orders", sources=["10.9.9.9"]
+    )
+    run(changed)
+    gate = Gate(authorization=True, cluster="c", clock_ms=lambda: EpochMs(0))
+    gate.open(made, cast("Any", object()))
+    return RemotingGate(gate, ServingGate()), made
+
+
+def test_rules_hold_for_the_address_of_a_client_that_a_node_passes_on() -> None:
+    gate, _ = gate_of_users()
+    connection, served = _Passed(), list[Request]()
+    send = asked(connection, RequestCode.SEND_MESSAGE_V2, {"b": "orders"}, "alice")
+    with pytest.raises(TroveError, match="ACCESS_DENIED"):
+        gate.around(send, served.append)
+    gate.around(asked(connection, RELAYED, CLIENT), gate.relayed)
+    assert connection.answers == [ResponseCode.SUCCESS]
+    gate.around(send, served.append)
+    assert served == [send]
+    with pytest.raises(TroveError, match="ACCESS_DENIED"):
+        gate.around(asked(connection, RequestCode.SEND_MESSAGE_V2, {"b": "orders"}, "bob"), served.append)
+    unsigned = Request(cast("Any", connection), Header(310, fields={"b": "orders"}), JSON, b"", 0)
+    with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+        gate.around(unsigned, served.append)
+    for callback in connection.on_lost:
+        callback()
+
+
+@pytest.mark.parametrize(
+    ("user", "fields", "error"),
+    [
+        ("alice", CLIENT, "ACCESS_DENIED"),
+        ("nobody", CLIENT, "AUTHENTICATION_FAILED"),
+        ("node", {**CLIENT, "purpose": "x"}, "REQUEST_ILLEGAL"),
+        ("node", {**CLIENT, "peer": "10.9.9.9"}, "REQUEST_ILLEGAL"),
+        ("node", {"purpose": CLIENT["purpose"]}, "REQUEST_ILLEGAL"),
+    ],
+)
+def test_only_a_super_user_passes_on_connections(user: str, fields: dict[str, str], error: str) -> None:
+    gate, _ = gate_of_users()
+    connection = _Passed()
+    with pytest.raises(TroveError, match=error):
+        gate.around(asked(connection, RELAYED, fields, user), gate.relayed)
+    assert (connection.peer, connection.answers) == ("ipv4:127.0.0.1:5000", [])
+    changed = asked(connection, RELAYED, CLIENT)
+    changed.header.fields["peer"] = "ipv4:10.1.1.1:1"
+    with pytest.raises(TroveError, match="AUTHENTICATION_FAILED"):
+        gate.around(changed, gate.relayed)
+
+
+def test_a_node_whose_user_is_gone_passes_on_no_more_requests() -> None:
+    gate, table = gate_of_users()
+    connection = _Passed()
+    gate.around(asked(connection, RELAYED, CLIENT), gate.relayed)
+    change = table.begin(changes.delete_user(table.state, "node"))
+    change.run()
+    table.finish(change)
+    with pytest.raises(TroveError, match="ACCESS_DENIED"):
+        gate.around(
+            asked(connection, RequestCode.SEND_MESSAGE_V2, {"b": "orders"}, "alice"),
+            lambda _request: pytest.fail("it was served"),
+        )
+
+
+def test_a_plain_client_of_another_machine_is_refused_behind_a_node() -> None:
+    gate, _ = gate_of_users()
+    connection = _Passed()
+    plain = relayed_fields("ipv4:10.9.9.9:5000", is_secure=False)
+    gate.around(asked(connection, RELAYED, plain), gate.relayed)
+    send = asked(connection, RequestCode.SEND_MESSAGE_V2, {"b": "orders"}, "alice")
+    with pytest.raises(TroveError, match="over TLS, or on loopback"):
+        gate.around(send, lambda _request: pytest.fail("it was served"))
+
+
+def test_without_users_no_node_passes_on_by_its_user() -> None:
+    gate = RemotingGate(None, ServingGate())
+    with pytest.raises(TroveError, match="AUTHENTICATION_DISABLED"):
+        gate.around(asked(_Passed(), RELAYED, CLIENT), gate.relayed)
 
 
 def test_a_request_without_a_signature_is_refused(tmp_path: Path) -> None:

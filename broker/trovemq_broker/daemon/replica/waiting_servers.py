@@ -34,6 +34,7 @@ from trovemq_broker.daemon.replica.follower_reads import FollowerReads
 from trovemq_broker.daemon.security import access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.replication.status import NodeStatus
+from trovemq_broker.security.remoting import signed_fields
 from trovemq_broker.server.access.broker_security import BrokerSecurity
 from trovemq_broker.server.access.gate import Entries
 from trovemq_broker.server.access.security_service import SecurityService
@@ -73,6 +74,9 @@ from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials
 from trovemq_proto.channels import ChannelSettings
 from trovemq_proto.errors import TroveError
+from trovemq_proto.remoting.frame import encode_frame
+from trovemq_proto.remoting.headers import Header
+from trovemq_proto.remoting.relayed import RELAYED, relayed_fields
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.security_entries import SecurityEntries
 from trovemq_store.topics.subscription_groups import SubscriptionGroups
@@ -166,10 +170,12 @@ class WaitingServers:
         self._here: tuple[Address, ...] = ()
         access = access_of(self._gate, serving)
         self._grpc = GrpcServer(settings.grpc_limits(), metrics, access, self._gate)
+        self._calls = calls
         self._tls = None if calls is None else calls.channels.tls
         self._relay_context: ssl.SSLContext | None = None
-        if settings.remoting_enable and self._gate is None:
-            relay = RemotingRelay(self._leader_address, lambda: self._here, self._relayed_by_tls)
+        if settings.remoting_enable:
+            announce = None if self._gate is None else self._announced
+            relay = RemotingRelay(self._leader_address, lambda: self._here, self._relayed_by_tls, announce)
             self._grpc.add_guest(FIRST_BYTE, relay.accept)
             registry.register(RelaysCollector(relay))
         readiness = Readiness()
@@ -213,6 +219,15 @@ class WaitingServers:
             return None
         self._relay_context = self._relay_context or relay_context(self._tls)
         return RelayedTo(leader, parse_address(address), self._relay_context)
+
+    async def _announced(self, peer: str, is_secure: bool) -> bytes:
+        """The first request of a client's connection to the leader. TroveError."""
+        read = None if self._calls is None else self._calls.credentials
+        if read is None:
+            text = "this node has no user to pass on connections by: set config_credentials_file"
+            raise TroveError(errors.AUTHENTICATION_FAILED, text)
+        fields = signed_fields(relayed_fields(peer, is_secure=is_secure), await asyncio.to_thread(read))
+        return encode_frame(Header(RELAYED, 1, fields=fields))
 
     def _open_forwarder(self, calls: ForwardBy) -> CallForwarder:
         route = LeaderRoute(self._settings.name, self._leader, self._leader_tls_address)
