@@ -24,15 +24,16 @@ from trovemq.cli.unwaiting import REST_MAX, UnwaitingWriter
 
 NAMES = Member("nameserver", "nameserver", None, 1, 2)
 BROKER = Member("broker", "broker-1", "broker-1", 3, 4)
+ETCD = Member("etcd", "etcd", None, 5, 6, 7)
 
 
 @contextmanager
-def printing(stdout: IO[bytes], format_: Format) -> Iterator[_Printing]:
+def printing(stdout: IO[bytes], format_: Format, *more: Member) -> Iterator[_Printing]:
     output = Output(format_, stdout=stdout, stderr=io.StringIO(), terminal=False)
     session = Session(options=SharedOptions(), timeout_s=1.0, output=output)
     with closing(output):
         notes = _Notes(output.objects, UnwaitingWriter(sys.stderr.buffer))
-        yield _Printing(session, Plan(Path("/c"), [NAMES, BROKER]), notes)
+        yield _Printing(session, Plan(Path("/c"), [*more, NAMES, BROKER]), notes)
 
 
 def test_the_table_had_two_rows_of_a_broker_that_was_started_twice() -> None:
@@ -43,6 +44,15 @@ def test_the_table_had_two_rows_of_a_broker_that_was_started_twice() -> None:
         shown.all_ready()
     rows = [line.split() for line in stdout.getvalue().decode().splitlines()[1:]]
     assert [(row[1], row[2]) for row in rows] == [("nameserver", "100"), ("broker-1", "102")]
+
+
+@pytest.mark.parametrize(("more", "is_trial"), [((), False), ((ETCD,), True)])
+def test_a_single_etcd_is_called_a_trial(
+    more: tuple[Member, ...], is_trial: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with printing(io.BytesIO(), Format.TABLE, *more) as shown:
+        shown.all_ready()
+    assert ("A trial: this etcd has one member" in capsys.readouterr().err) is is_trial
 
 
 def test_a_broker_that_died_stopped_all_where_the_reader_had_gone(capsys: pytest.CaptureFixture[str]) -> None:

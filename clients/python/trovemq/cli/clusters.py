@@ -255,6 +255,8 @@ class _Printing:
         self._session.output.item({"ready": True})
         self._flush()
         if not self._session.output.objects:
+            if self._plan.of("etcd"):
+                self._notes.say("A trial: this etcd has one member, and its machine is needed for failovers.")
             self._notes.say("Serving. Stop with Ctrl-C.")
 
     def serves_again(self, member: Member, pid: int) -> None:
