@@ -118,6 +118,11 @@ quick: setup ## The fast tests, about a minute; without those of `make check`
 test-pythons: setup ## The fast tests on each Python from 3.11 to 3.14 of this machine, pyenv's too
 	@$(RUN) -m tools.pythons $(ARGS)
 
+.PHONY: test-etcd
+test-etcd: setup ## The tests with a real etcd, by one that Go builds from its modules: VERSION=3.6.16, 3.5.35 (minutes at first)
+	@$(RUN) -m tools.etcd build/etcd-$(VERSION) $(VERSION)
+	@PATH="$(CURDIR)/build/etcd-$(VERSION):$$PATH" $(PYTEST) $$(grep -l needs_etcd tests/integration/*.py)
+
 .PHONY: soak
 soak: setup ## Every trial of durability, all flights, each Python; about an hour; writes docs/reports/soak.md
 	@SOAK=1 WHOLE=1 $(PYTEST) --timeout 3600 tests/durability tests/integration tests/unit tests/world
