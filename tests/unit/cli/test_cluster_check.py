@@ -51,6 +51,7 @@ def test_a_healthy_group_has_no_findings() -> None:
         (group(in_sync=("a", "b")), "copies", "c is not in sync"),
         (group(in_sync=("a",)), "copies", "no message is acknowledged"),
         (with_c(lag_ms=12_000, lag_bytes=7), "lag", "lacks 7 bytes"),
+        (with_c(lag_ms=27_000, lag_bytes=None), "lag", "has heard from no leader for 27 s"),
         (with_c(role="unknown", end=None, problem="refused"), "nodes", "refused"),
         (with_c(problem="it waits"), "nodes", "it waits"),
         (with_c(sealing_key_id="other"), "keys", "c has another sealing key"),

@@ -55,7 +55,9 @@ def _copies(group: ReplicaGroup) -> Iterator[Finding]:
 def _lags(group: ReplicaGroup) -> Iterator[Finding]:
     for one in group.nodes:
         if one.lag_ms is not None and one.lag_ms > LAG_MS_MAX:
-            what = f"lacks {one.lag_bytes} bytes, and has lagged for {one.lag_ms / 1000:.0f} s"
+            what = f"has heard from no leader for {one.lag_ms / 1000:.0f} s"
+            if one.lag_bytes is not None:
+                what = f"lacks {one.lag_bytes} bytes, and has lagged for {one.lag_ms / 1000:.0f} s"
             yield Finding("lag", _at(group, one), what, "look at its disk, its network and its log")
 
 
@@ -64,7 +66,7 @@ def _problems(group: ReplicaGroup) -> Iterator[Finding]:
         if not one.is_reachable:
             yield Finding("nodes", _at(group, one), one.problem, "start it, or trovemq cluster replace NODE")
         elif one.problem and one.role != "leader":
-            yield Finding("nodes", _at(group, one), one.problem, "see docs/how-to/fail-over.md")
+            yield Finding("nodes", _at(group, one), one.problem, "see docs/errors.md, by the error's name")
         elif one.problem:
             yield Finding("nodes", _at(group, one), one.problem, "see trovemq cluster status", note=True)
 
