@@ -7,8 +7,9 @@
 
 The URL is that of `trovemq.connect`: one broker or several nameservers, user and secret, `?tls=true`. Each
 queue of Celery is a topic, and all workers are one consumer group. `broker_transport_options` may have the
-values of `Settings`. A program that does not import this module gets kombu's error `No such transport:
-trovemq`; the setting `broker_transport = "trovemq.celery:Transport"` names the class instead.
+values of `Settings`; another name is an error. A program that does not import this module gets kombu's error
+`No such transport: trovemq`; the setting `broker_transport = "trovemq.celery:Transport"` names the class
+instead.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -304,6 +305,29 @@ def test_an_error_that_stays_is_not_tried_again(
 def test_an_option_of_another_type_is_refused(client: FakeClient, connect: Connect) -> None:
     with pytest.raises(TroveError, match="read_ahead='4' is to be of type int"):
         connect(read_ahead="4").connect()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("read_ahed", "did you mean read_ahead?"),
+        ("polling_intervall", "did you mean polling_interval"),
+        ("visibility_timeout", "it has group, topic_prefix,"),
+        ("body_encoding", "it has group, topic_prefix,"),
+    ],
+)
+def test_a_misspelt_option_is_not_ignored(client: FakeClient, connect: Connect, name: str, hint: str) -> None:
+    with pytest.raises(TroveError, match=re.escape(f"the transport has no option {name!r}: {hint}")):
+        connect(**{name: 4}).connect()
+
+
+def test_an_option_of_kombu_is_allowed(client: FakeClient, connect: Connect) -> None:
+    """kombu adds a producer's retry policy to the options, and makes the transport again from them."""
+    policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 1, "errback": None}
+    connection = connect(polling_interval=0.2)
+    publish(connection, routing_key="q", declare=[kombu.Queue("q")], retry=True, retry_policy=policy)
+    connection.clone().ensure_connection(max_retries=1)
+    assert len(client.sent) == 1
 
 
 def test_the_secret_is_masked_and_the_url_may_name_several_servers() -> None:

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from difflib import get_close_matches
+from typing import Any, Final, Self
 
 from trovemq._kombu.qos import RENEW_AFTER_DEFAULT, RENEWED_LEASE_DEFAULT
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
+KOMBU_OPTIONS: Final = frozenset(
+    {
+        "callback",
+        "connect_retries_timeout",
+        "errback",
+        "interval_max",
+        "interval_start",
+        "interval_step",
+        "max_retries",
+        "on_revive",
+        "polling_interval",
+        "retry_errors",
+    }
+)
+"""Options that kombu reads, or adds itself: a producer's `retry_policy` becomes part of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What `broker_transport_options` may have, beside kombu's options.
+    """What `broker_transport_options` may have, beside KOMBU_OPTIONS.
 
     Attributes:
         group: The consumer group of all workers. Its settings and offsets are per topic.
@@ -42,12 +59,22 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The options that are meant for this transport; kombu has others. Raises TroveError
-        REQUEST_ILLEGAL for a value of another type."""
-        values = {field.name: options[field.name] for field in fields(cls) if field.name in options}
+        """The options that are meant for this transport. Raises TroveError REQUEST_ILLEGAL for an option that
+        neither it nor kombu reads, and for a value of another type."""
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in names and name not in KOMBU_OPTIONS:
+                raise TroveError(errors.REQUEST_ILLEGAL, _unknown(name, names), argument=name)
+        values = {name: options[name] for name in names if name in options}
         for name, value in values.items():
             wanted: Any = type(getattr(cls(), name))
             if not isinstance(value, (int, float) if wanted is float else wanted):
                 text = f"the transport option {name}={value!r} is to be of type {wanted.__name__}"
                 raise TroveError(errors.REQUEST_ILLEGAL, text, argument=name)
         return cls(**values)
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, [*names, *KOMBU_OPTIONS], cutoff=0.75)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names)}, and those of kombu"
+    return f"the transport has no option {name!r}: {hint}"
