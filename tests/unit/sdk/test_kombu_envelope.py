@@ -53,6 +53,45 @@ def test_another_record_is_refused(body: bytes) -> None:
         payload_of(received(body))
 
 
+def task(body: str, **headers: Any) -> bytes:
+    sent = payload({"task": "add", "id": "t-1", **headers})
+    return body_of({**sent, "content-type": "application/json", "content-encoding": "utf-8", "body": body})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *map(
+            task, ("5", "null", "true", '"text"', "{}", "[1, 2]", "[[], 5, {}]", "[5, {}, {}]", "[[], {}, 5]")
+        ),
+        task("[" * 10_000),
+        task("not JSON"),
+        task("[[], {}, {}]", id=None),
+        task("[[], {}, {}]", timelimit=5),
+        task("[[], {}, {}]", timelimit=[5]),
+    ],
+    ids=lambda record: record[9:60].decode(),
+)
+def test_a_body_that_is_no_task_ended_each_worker(record: bytes) -> None:
+    """Celery unpacks the body where no error is expected: the worker ended, and the next one as well."""
+    with pytest.raises(ValueError):
+        payload_of(received(record))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        task('[[1], {"a": 2}, {"callbacks": null}]', timelimit=[None, 5]),
+        task("[[1], {}, null]"),
+        task('{"args": [1], "kwargs": {}}', id=None),
+        task("eJw=", compression="application/x-gzip"),
+    ],
+    ids=lambda record: record[9:60].decode(),
+)
+def test_a_task_of_another_program_is_taken(record: bytes) -> None:
+    assert payload_of(received(record))["headers"]["task"] == "add"
+
+
 def test_the_id_is_the_key_and_the_name_a_property() -> None:
     arguments = arguments_of(payload({"task": "shop.mail", "id": "other"}, correlation_id="t-1"), NOW)
     assert arguments == {

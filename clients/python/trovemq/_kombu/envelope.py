@@ -11,6 +11,7 @@ from typing import Any, Final
 from trovemq.received import ReceivedFields
 
 Payload = dict[str, Any]
+JSON: Final = "application/json"
 KEY_SIZE_MAX: Final = 128
 PRIORITY_MAX: Final = 9
 
@@ -25,10 +26,11 @@ def payload_of(message: ReceivedFields) -> Payload:
     other one the worker would end, and after it each worker that receives it again."""
     try:
         payload: Payload = json.loads(message.body)
+        readable = _is_payload(payload)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
-    if not _is_payload(payload):
-        raise ValueError("the record is not a message of kombu")
+    if not readable:
+        raise ValueError("the record is not a message of kombu, or its body is not a task of Celery")
     if message.attempt > 1:
         payload["redelivered"] = True
         payload["properties"].setdefault("delivery_info", {})["redelivered"] = True
@@ -36,7 +38,8 @@ def payload_of(message: ReceivedFields) -> Payload:
 
 
 def _is_payload(value: Any) -> bool:
-    """Whether it has kombu's members, and a body that can be decoded. Raises ValueError for bad base64."""
+    """Whether it has kombu's members, a body that can be decoded, and that of a task if it is one. Raises
+    ValueError for bad base64 and JSON."""
     if not isinstance(value, dict) or not isinstance(value.get("properties"), dict):
         return False
     properties, headers, body = value["properties"], value.get("headers") or {}, value.get("body")
@@ -45,9 +48,28 @@ def _is_payload(value: Any) -> bool:
     mappings = headers, properties.get("delivery_info") or {}
     if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, dict) for one in mappings):
         return False
-    if encoding == "base64":
-        b64decode(str(body), validate=True)
-    return encoding in ("utf-8", "base64") and bool(body or "task" not in headers)
+    if encoding not in ("utf-8", "base64"):
+        return False
+    read = b64decode(str(body), validate=True) if encoding == "base64" else str(body)
+    if "task" not in headers:
+        return True
+    return bool(body) and (value.get("content-type") != JSON or _is_task(headers, read))
+
+
+def _is_task(headers: Mapping[str, Any], body: str | bytes) -> bool:
+    """Whether Celery can unpack it: it does so outside of the task. A compressed body is Celery's matter."""
+    limits = headers.get("timelimit") or (None, None)
+    if not isinstance(limits, (list, tuple)) or len(limits) != 2:
+        return False
+    if headers.get("compression"):
+        return True
+    read = json.loads(body)
+    if isinstance(read, dict):
+        return "args" in read  # that of the older protocol
+    if not isinstance(read, list) or len(read) != 3 or not isinstance(headers.get("id"), str):
+        return False
+    args, kwargs, embed = read
+    return isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, (dict, type(None)))
 
 
 def arguments_of(payload: Payload, now: datetime) -> dict[str, Any]:
