@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -230,6 +231,18 @@ def test_the_prefetch_stops_the_delivery(client: FakeClient, connect: Connect) -
         got[0].ack()
         connection.drain_events(timeout=WAIT_SECONDS)
     assert [message.payload for message in got] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("flag", ["should_stop", "should_terminate"])
+def test_a_worker_that_stops_waited_for_messages(
+    client: FakeClient, connect: Connect, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    """Celery reads the flag, which its handler of SIGTERM sets, after `drain_events` alone."""
+    monkeypatch.setattr(f"celery.worker.state.{flag}", 0)
+    connection, began = connect(), time.monotonic()
+    with kombu.Consumer(connection, [kombu.Queue("q")]), pytest.raises(TimeoutError):
+        connection.drain_events(timeout=10 * WAIT_SECONDS)
+    assert time.monotonic() < began + WAIT_SECONDS
 
 
 def test_a_cancelled_consumer_settles_its_messages(client: FakeClient, connect: Connect) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +22,15 @@ from trovemq._kombu.shared import SharedQueues
 from trovemq_proto.errors import TroveError
 
 _SECRET: Final = re.compile(r"(?<=://)([^:@/]*):([^@/]*)@")
+STOP_STEP: Final = 0.2
+
+
+def is_stopping() -> bool:
+    """Whether Celery ends the worker of this process: a signal sets that, and its loop reads it between two
+    calls of `drain_events`, each of two seconds."""
+    state = sys.modules.get("celery.worker.state")  # a program of kombu has none
+    flags = getattr(state, "should_stop", None), getattr(state, "should_terminate", None)
+    return any(flag is not None and flag is not False for flag in flags)
 
 
 class Transport(virtual.Transport):
@@ -97,7 +107,8 @@ class Transport(virtual.Transport):
         return self._client is not None and self._process_id == os.getpid()
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> None:
-        """Delivers the next message; waits for one, at most `timeout` seconds. Raises TimeoutError."""
+        """Delivers the next message; waits for one, at most `timeout` seconds, and less while Celery ends
+        this worker. Raises TimeoutError."""
         cycle: Any = self.cycle
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -109,7 +120,9 @@ class Transport(virtual.Transport):
                 if rest <= 0:
                     raise TimeoutError from None
                 # The program may free a place of its prefetch meanwhile, which no message announces.
-                self.arrived.wait(min(rest, self.polling_interval))
+                arrived = self.arrived.wait(min(rest, self.polling_interval, STOP_STEP))
+                if not arrived and until is not None and is_stopping():
+                    raise TimeoutError from None
             else:
                 return
 
