@@ -277,6 +277,42 @@ def test_a_narrow_page_shows_where_one_is_and_no_table_without_rows(shown: tuple
         browser.call("Emulation.clearDeviceMetricsOverride")
 
 
+WHY = "document.querySelector('td.why')"
+REMARK = """(() => {
+  const box = document.querySelector("#brokers .scroll");
+  const said = `<div class="said">${"a remark ".repeat(20)}</div>`;
+  const row = `<tr class="remark"><td colspan="12">${said}</td></tr>`;
+  box.querySelector("tbody").insertAdjacentHTML("beforeend", row);
+  dispatchEvent(new Event("resize"));
+  box.scrollLeft = 300;
+  const { left, right } = box.querySelector(".said").getBoundingClientRect();
+  const hint = getComputedStyle(box, "::before");
+  const columns = getComputedStyle(box).gridTemplateColumns;
+  const visible = left >= 0 && right <= innerWidth;
+  const { width } = box.querySelector("table").getBoundingClientRect();
+  return [box.scrollLeft, visible, hint.position, columns, width];
+})()"""
+
+
+def test_a_remark_scrolled_away_with_its_table(shown: tuple[str, Page]) -> None:
+    """On a narrow screen it stays, as does the line that says that the table is wider."""
+    url, browser = shown
+    browser.call(
+        "Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False
+    )
+    try:
+        browser.go(f"{url}/")
+        scrolled, visible, position, column, width = browser.run(REMARK)
+        assert scrolled == 300
+        assert visible
+        assert position == "sticky"
+        assert abs(float(column.removesuffix("px")) - width) < 1, "the line can stay over all of the table"
+        browser.go(f"{url}/search?q=order-42")  # the message
+        assert browser.run(f"{WHY}.getBoundingClientRect().right") <= 400, "reasons fit"
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_a_person_at_a_browser(broker: BrokerProcess, shown: tuple[str, Page]) -> None:
     """Hostile bodies are text; keys, theme, refreshing and the live tail work; nothing breaks the policy."""
     url, browser = shown
