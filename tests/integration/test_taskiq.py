@@ -284,3 +284,36 @@ async def test_a_label_that_is_no_number_is_refused(make: Make, label: str) -> N
     with pytest.raises(SendTaskError) as failure:
         await work.kicker().with_labels(**{label: "soon"}).kiq()
     assert str(failure.value.__cause__) == f"the label {label}='soon' is not a number"
+
+
+async def test_a_wrong_url_ends_with_one_error(daemon: BrokerProcess) -> None:
+    broker = TroveMQBroker(f"trovemq://{daemon.address}?colour=red", topic="any")
+    with pytest.raises(TroveError, match="a URL has no option 'colour'; it may have"):
+        await broker.startup()
+    await broker.shutdown()
+
+
+async def test_a_task_without_a_topic_says_how_to_create_it(daemon: BrokerProcess) -> None:
+    broker = TroveMQBroker(daemon.address, topic="missing", create_topic=False)
+
+    @broker.task("work")
+    async def work() -> None: ...
+
+    await broker.startup()
+    with pytest.raises(SendTaskError) as failure:
+        await work.kiq()
+    assert "trovemq topic create missing" in str(failure.value.__cause__)
+    await broker.shutdown()
+
+
+async def test_a_task_that_cannot_be_serialized_is_not_sent(make: Make) -> None:
+    broker = make()
+
+    @broker.task("work")
+    async def work(argument: object) -> None: ...
+
+    await broker.startup()
+    with pytest.raises(SendTaskError) as failure:
+        await work.kiq(object())
+    assert "Unable to serialize unknown type" in str(failure.value.__cause__)
+    assert [one.max_offset for one in await broker.client.queue_offsets(broker.topic)] == [0]
