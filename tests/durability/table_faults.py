@@ -347,4 +347,21 @@ TABLE_FAULTS: Final = (
         "",
         (f"{GROUPS}test_the_log_lost_the_deletion_before_the_file_lost_the_offsets",),
     ),
+    Planted(
+        "a start keeps the retry topics of a deletion that a crash interrupted",
+        "broker/trovemq_broker/admin/group_changes.py",
+        "        for topic in self._retries_of_deleted():\n",
+        "        for topic in ():\n",
+        (
+            f"{GROUPS}test_a_crash_kept_retry_topics_of_a_deleted_group",
+            f"{GROUPS}test_a_promoted_node_kept_retry_topics_of_a_deleted_group",
+        ),
+    ),
+    Planted(
+        "a start deletes a retry topic that is newer than the deletion of its group",
+        "broker/trovemq_broker/admin/group_changes.py",
+        "topics.places.get(name, LOG_ORIGIN) < deleted.get(one, LOG_ORIGIN)",
+        "one in deleted",
+        (f"{GROUPS}test_a_start_keeps_retry_topics_of_other_groups_and_newer_ones",),
+    ),
 )

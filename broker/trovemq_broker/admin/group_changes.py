@@ -21,9 +21,10 @@ from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, PhysicalOffset
+from trovemq_store.engine.deleted_groups import last_deleted_groups
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.steps import Steps
-from trovemq_store.topics.names import retry_topics
+from trovemq_store.topics.names import RETRY_PREFIX, groups_of_retry_topic, retry_topics
 from trovemq_store.topics.retry_policy import RetryPolicy
 from trovemq_store.topics.subscription_groups import GroupChange, SubscriptionGroup, SubscriptionGroups
 
@@ -148,6 +149,32 @@ class GroupChanges:
             self._deleted(change.name)
 
         await self._saver.save(change, finish, late)
+
+    async def finish_deletions(self) -> None:
+        """Deletes retry topics that a crash kept after the record of their group's deletion. Call at a start,
+        before groups are made. Where one cannot be deleted, the others stay, too, until the next start."""
+        for topic in self._retries_of_deleted():
+            try:
+                await self._topic_changes.delete(topic)
+            except TroveError as error:
+                get_logger().warning("groups.retry_topic_not_deleted", topic=topic, reason=str(error))
+                return
+
+    def _retries_of_deleted(self) -> list[str]:
+        """Retry topics older than the last deletion of a group of theirs, and of no group that is there."""
+        topics = self._store.topics
+        present = {*self._groups.names(include_system=True), *self._store.offsets.groups()}
+        retries = (name for name in topics.names(include_system=True) if name.startswith(RETRY_PREFIX))
+        owners = {name: groups_of_retry_topic(name) for name in retries}
+        alone = {name: groups for name, groups in owners.items() if not groups & present}
+        if not alone or self._store.tables is None:
+            return []
+        deleted = last_deleted_groups(self._store)
+        return [
+            name
+            for name, groups in sorted(alone.items())
+            if any(topics.places.get(name, LOG_ORIGIN) < deleted.get(one, LOG_ORIGIN) for one in groups)
+        ]
 
     def _forget(self, name: str, end: PhysicalOffset = LOG_ORIGIN) -> None:
         """`end`: of the deletion's record. A start after a crash forgets the same because of it."""

@@ -265,7 +265,7 @@ class BrokerApp:
                 others = [group.create_task(work, name=name) for name, work in services.background().items()]
                 others.append(group.create_task(self._tls.run(), name="tls"))
                 await watches.start()
-                await services.config.start()
+                await services.start()
                 await self._start(listening)
                 serving = serve_messages(services.config, self._serving_gate, registrations)
                 others.append(group.create_task(serving, name="serve-messages"))

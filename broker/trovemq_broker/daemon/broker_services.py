@@ -299,6 +299,11 @@ class BrokerServices:
         ):
             service.add_to(added)
 
+    async def start(self) -> None:
+        """Call before the server starts, while the log is synced."""
+        await self.core.group_changes.finish_deletions()
+        await self.config.start()
+
     def _own_view(self, description: BrokerDescription) -> LocalBroker:
         return LocalBroker(description, RoutedTopics(self.core.store), self._placement_of)
 

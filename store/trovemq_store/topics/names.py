@@ -34,6 +34,7 @@ __all__ = [
     "check_group_name",
     "check_topic_name",
     "check_user_group_name",
+    "groups_of_retry_topic",
     "is_brokers_own",
     "is_system_group",
     "is_system_topic",
@@ -100,6 +101,12 @@ def retry_topics(group: str, topic: str) -> tuple[str, str, str]:
     """The topics of messages that are redelivered to the group: its classic retry topic (one for all topics),
     and RocketMQ's two forms of a pop retry topic."""
     return f"{RETRY_PREFIX}{group}", f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def groups_of_retry_topic(topic: str) -> set[str]:
+    """The groups whose retry topic it may be: retry_topics() gives it for more than one."""
+    name = topic.removeprefix(RETRY_PREFIX)
+    return {name, *(name[:at] for at, character in enumerate(name) if character in "_+")}
 
 
 def check_user_group_name(name: str) -> None:

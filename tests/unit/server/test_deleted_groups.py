@@ -17,18 +17,21 @@ from trovemq_broker.admin.topic_changes import TopicChanges
 from trovemq_broker.consumer_settings import ConsumerSettings
 from trovemq_broker.groups.delivery.request import Delivered, ReceiveRequest
 from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset, QueueId, QueueOffset
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.table_log import TableLog
 from trovemq_store.files.fault_points import armed
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.topics.names import retry_topics
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
 
 pytestmark = pytest.mark.asyncio
 
 SETTINGS = replace(ROOMY, tables_in_log=True)
 GROUP = "workers"
+RETRIES = [*retry_topics(GROUP, "orders")]
 ALL = ["m0", "m1", "m2", "m3", "m4"]
 
 
@@ -44,7 +47,7 @@ class Broker:
             self.model.groups,
             self.store,
             self.model.delivery,
-            TopicChanges(self.store, lambda: NOW_MS, self._persist),
+            TopicChanges(self.store, lambda: NOW_MS, self._persist, durable=self._durable),
             lambda: NOW_MS,
             self._persist,
             durable=self._durable,
@@ -226,3 +229,121 @@ async def test_offsets_of_the_new_group_count() -> None:
     broker.tables.record_offsets()
     flush(broker.store)
     assert Broker(files.after_process_kill()).stored() == 1
+
+
+async def used_with_retries(files: MemoryFileSystem) -> Broker:
+    """Used, and its three kinds of retry topics have a message each."""
+    broker = await used(files)
+    for topic in RETRIES:
+        broker.store.topics.ensure_internal(topic, 1)
+        send(broker.store, b"again", topic=topic)
+    flush(broker.store)
+    return broker
+
+
+def retries_of(broker: Broker) -> list[str]:
+    return [topic for topic in broker.store.topics.names(include_system=True) if topic in RETRIES]
+
+
+async def check_retries(broker: Broker) -> int:
+    """After its start, all retry topics are there beside the group, or none. Returns how many there were
+    before it."""
+    before = retries_of(broker)
+    await broker.changes.finish_deletions()
+    kept = before if GROUP in broker.model.groups else []
+    assert retries_of(broker) == kept
+    assert broker.store.consume_queues.get(RETRIES[0], QueueId(0)) is None or kept
+    return len(before)
+
+
+@pytest.mark.parametrize("files_before", [False, True])
+@pytest.mark.parametrize("crash", [MemoryFileSystem.after_process_kill, MemoryFileSystem.after_power_cut])
+async def test_a_crash_kept_retry_topics_of_a_deleted_group(
+    crash: Callable[[MemoryFileSystem], MemoryFileSystem], files_before: bool
+) -> None:
+    broker = await used_with_retries(files := MemoryFileSystem())
+    if files_before:
+        broker.tables.write_now()
+    found: list[MemoryFileSystem] = []
+    with armed(lambda name: found.append(crash(files))):
+        await broker.changes.delete(GROUP)
+    assert retries_of(broker) == []
+    counts = [await check_retries(Broker(survivor)) for survivor in found]
+    assert {0, 1, 2, 3} == set(counts), "it crashed between all of them"
+
+
+async def interrupted(files: MemoryFileSystem) -> list[MemoryFileSystem]:
+    """Stores in which the group's deletion is recorded, and 3, 2 or 1 of its retry topics are there."""
+    broker = await used_with_retries(files)
+    found: list[MemoryFileSystem] = []
+    with armed(lambda name: found.append(files.after_process_kill())):
+        await broker.changes.delete(GROUP)
+    by_count: dict[int, MemoryFileSystem] = {}
+    for survivor in found:
+        opened = Broker(survivor)
+        if GROUP not in opened.model.groups:
+            by_count.setdefault(len(retries_of(opened)), survivor.after_process_kill())
+    return [by_count[count] for count in (3, 2, 1)]
+
+
+async def test_a_crash_of_the_start_that_ends_a_deletion_kept_retry_topics() -> None:
+    found: list[MemoryFileSystem] = []
+    for survivor in await interrupted(MemoryFileSystem()):
+        second = Broker(survivor)
+
+        def kill(_name: str, files: MemoryFileSystem = survivor) -> None:
+            found.append(files.after_process_kill())
+
+        with armed(kill):
+            await second.changes.finish_deletions()
+    assert found
+    for survivor in found:
+        await check_retries(Broker(survivor))
+
+
+async def test_a_promoted_node_kept_retry_topics_of_a_deleted_group() -> None:
+    leader = await used_with_retries(MemoryFileSystem())
+    ends: set[PhysicalOffset] = set()
+    with armed(lambda name: ends.add(leader.store.end_offset)):
+        await leader.changes.delete(GROUP)
+    counts = []
+    for end in sorted(ends):
+        store = follower(files := MemoryFileSystem(), settings=SETTINGS)
+        copy(leader.store, store, end)
+        commit(store, end)
+        store.limit_commits(None)
+        assert store.tables is not None
+        store.tables.follows = False
+        counts.append(await check_retries(Broker(files, store)))
+    assert {0, 1, 2, 3} == set(counts)
+
+
+async def test_a_start_keeps_retry_topics_of_other_groups_and_newer_ones() -> None:
+    """Of a group that was made again, of one that another program removed, of one that shares the name, and
+    one that is newer than the deletion: the group of its first use was lost with a crash."""
+    broker = await used(files := MemoryFileSystem())
+    await broker.changes.create(SubscriptionGroup("workers_a"))
+    await broker.changes.create(SubscriptionGroup("removed"))
+    kept = ["%RETRY%workers_a", "%RETRY%workers_a_orders", "%RETRY%removed", "%RETRY%workers"]
+    for topic in kept[:3]:
+        broker.store.topics.ensure_internal(topic, 1)
+    await broker.changes.delete(GROUP)
+    broker.model.groups.delete("removed")
+    broker.store.topics.ensure_internal(kept[3], 1)
+    flush(broker.store)
+    again = Broker(files.after_process_kill())
+    await again.changes.finish_deletions()
+    assert [one for one in kept if one not in again.store.topics] == []
+
+
+async def test_a_retry_topic_that_cannot_be_deleted_stays_until_the_next_start() -> None:
+    survivor, *_ = await interrupted(MemoryFileSystem())
+    refused = Broker(survivor)
+
+    async def fails(name: str) -> int:
+        raise TroveError(errors.NOT_ENOUGH_REPLICAS)
+
+    refused.changes._topic_changes.delete = fails  # type: ignore[method-assign]
+    await refused.changes.finish_deletions()
+    assert retries_of(refused) == sorted(RETRIES)
+    assert await check_retries(Broker(survivor.after_process_kill())) == 3
