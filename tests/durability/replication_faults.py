@@ -23,7 +23,10 @@ REPLICATION_FAULTS: Final = (
         f"{PACKAGE}peers.py",
         "return self.flushed if is_sync else self.end",
         "return self.end",
-        WALK,
+        (
+            "tests/unit/replication/test_leader.py::test_nothing_is_committed_before_a_follower_has_synced",
+            *WALK,
+        ),
         {"TRIAL": "759"},
     ),
     Planted(
