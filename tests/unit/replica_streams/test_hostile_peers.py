@@ -13,6 +13,7 @@ from zlib import crc32
 import grpc
 import pytest
 
+from tests.support.atomic import SEGMENT
 from tests.unit.replica_streams.nodes_here import CLUSTER, GROUP, GroupHere, NodeHere, run
 from trovemq_broker.cluster.nameserver_session import error_in
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
@@ -356,6 +357,16 @@ def too_long(frame: Data) -> Data:
     return replace(frame, data=data, crc=crc32(data))
 
 
+def over_the_segments_end(frame: Data) -> Data:
+    """Whole records that state where they lie, and cross the end of their segment."""
+    first = bytes(frame.data[: int.from_bytes(frame.data[:4])])
+    data = bytearray()
+    while len(data) <= SEGMENT.commit_log_file_size:
+        place = (frame.offset + len(data)).to_bytes(8)
+        data += first[:PHYSICAL_OFFSET_AT] + place + first[PHYSICAL_OFFSET_AT + 8 :]
+    return replace(frame, data=bytes(data), crc=crc32(data))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -366,6 +377,7 @@ def too_long(frame: Data) -> Data:
         lambda one: replace(one, blank=1 << 30),
         lambda one: replace(one, epoch=7),
         of_another_place,
+        over_the_segments_end,
         too_long,
     ],
 )
