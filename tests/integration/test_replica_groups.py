@@ -239,6 +239,33 @@ class Broker:
         return bool(roles.get(self.name) == "leader" and found["in_sync"] == in_sync)
 
 
+def test_two_groups_have_a_leader_each(tmp_path: Path) -> None:
+    names = {number: [f"broker-{number}-1", f"broker-{number}-2"] for number in (1, 2)}
+    with running(tmp_path, "--nodes", "2", "--groups", "2", *SMALL) as command:
+        command.until_ready()
+        rows = [(row["name"], row["group"]) for row in command.rows.values() if row["role"] == "broker"]
+        assert rows == [(node, f"broker-{number}") for number, nodes in names.items() for node in nodes]
+        wanted = [(f"broker-{number}", nodes[0], nodes) for number, nodes in names.items()]
+
+        def groups() -> list[dict[str, Any]]:
+            code, out, _ = run_here(command.server, "--json", "cluster", "status")
+            return [json.loads(one) for one in out.splitlines()] if code == 0 else []
+
+        until(
+            "both groups have their copies in sync",
+            lambda: [(one["group"], one["leader"], one["in_sync"]) for one in groups()] == wanted,
+        )
+        for one in groups():
+            assert one["epoch"] > 0
+            assert [(node["node"], node["lag_bytes"]) for node in one["nodes"]] == [
+                (name, 0) for name in one["in_sync"]
+            ]
+        command.run("topic", "create", TOPIC, "--queues", "2")
+        receipts = [objects(command.server, "send", TOPIC, str(number))[0] for number in range(4)]
+        assert {one["copies"] for one in receipts} == {2}
+        assert command.ended(signal.SIGTERM)[0] == 0
+
+
 def test_a_single_store_becomes_a_group_and_is_single_again(tmp_path: Path) -> None:
     kept = [kept_port() for _ in range(4)]
     ports = [port_of(one) for one in kept]
