@@ -22,6 +22,7 @@ from tests.support.followers import (
     indexed,
     saved_commit,
 )
+from tests.support.trials import SOAK, Trials
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset, QueueId
@@ -30,6 +31,7 @@ from trovemq_store.files.memory import MemoryFileSystem
 from trovemq_store.index.dispatcher import UNLIMITED
 from trovemq_store.log import state
 
+WALKS = 2_000 if SOAK else 150
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 3), st.integers(1, 6)),
@@ -56,11 +58,14 @@ def known_commit(leader: Leader, store: MessageStore, limit: PhysicalOffset) -> 
     return PhysicalOffset(max((end for end in whole if end <= min(limit, store.end_offset)), default=0))
 
 
-@settings(max_examples=150, deadline=None)
+def test_a_follower_shows_the_committed_part_and_becomes_equal(trials: Trials) -> None:
+    walk()
+    trials.count("replication", "walks of a log and its commit limit", WALKS)
+
+
+@settings(max_examples=WALKS, deadline=None)
 @given(STEPS, st.booleans())
-def test_a_follower_shows_the_committed_part_and_becomes_equal(
-    steps: list[tuple[str, int, int]], is_async: bool
-) -> None:
+def walk(steps: list[tuple[str, int, int]], is_async: bool) -> None:
     leader, files = Leader(), MemoryFileSystem()
     own = replace(SEGMENT, flush_mode="async") if is_async else SEGMENT
     store, limit = follower(files, settings=own), LOG_ORIGIN

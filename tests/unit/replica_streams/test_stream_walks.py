@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.trials import Trials
 from tests.unit.replica_streams.nodes_here import GroupHere, NodeHere, run
 from trovemq_broker.replication.promotion import choose, epoch_of_leader, epoch_to_promise
 from trovemq_proto.errors import TroveError
@@ -22,7 +23,9 @@ from trovemq_rpc.testing.loop import MemoryLoop
 
 NAMES = ("a", "b", "c")
 STEPS = 60
-SEEDS = 6
+WALKS = 1_000
+DEFAULT_WALKS = 6
+PARTS = 3
 TRACED = 40
 ROOT = Path(__file__).parents[3]
 
@@ -188,10 +191,15 @@ def walked(seed: int, steps: int = STEPS) -> Walk:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_committed_stays(seed: int) -> None:
-    walk = walked(seed)
-    assert walk.acknowledged, walk.counts
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_was_committed_stays(trials: Trials, part: int) -> None:
+    done = 0
+    for seed in trials.numbers(WALKS, default=DEFAULT_WALKS, part=part, parts=PARTS):
+        with trials.one(seed):
+            walk = walked(seed)
+            assert walk.acknowledged, walk.counts
+        done += 1
+    trials.count("replication", "walks of three real logs and their streams", done)
 
 
 @pytest.mark.slow
