@@ -70,6 +70,7 @@ GOALS: Final = (
     Goal("R23", "truncations of golden stores", 125),
     Goal("S2", "inputs, to each RPC", 150, 20_000),
     Goal("S2", "inputs, to the reader of all RPCs", 2_000, 20_000),
+    Goal("S2", "inputs, to the reader of remoting frames", 500, 20_000),
     Goal("S2", "inputs, to each decoder of files", 500, 20_000),
     Goal("S3", "bombs", 12, 12),
     Goal("S4", "hostile names", 125, 500),

@@ -118,7 +118,7 @@ def encode_json(header: Header) -> bytes:
 def _decode_json(data: memoryview) -> Header:
     try:
         return _STRICT.decode(data)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass  # a null member, or a field that is not a text
     try:
         found = _LENIENT.decode(data)

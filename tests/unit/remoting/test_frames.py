@@ -153,3 +153,8 @@ def test_a_map_by_queues_has_objects_as_keys() -> None:
     table = queue_map([(queue_key("b", "t", 0), {"max": 3})])  # type: ignore[arg-type]
     written = json_text({"offsetTable": table})
     assert written == b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{"max":3}}}'
+
+
+def test_a_json_header_that_is_not_utf_8_was_no_frame_error() -> None:
+    with pytest.raises(FrameError):
+        decode_header(JSON, memoryview(b'{"code":\xff}'))
