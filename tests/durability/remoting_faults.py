@@ -47,6 +47,13 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         (_FRAMES + "test_a_length_that_lies_is_refused_before_its_bytes_come",),
     ),
     Planted(
+        "a client that sends a byte a second keeps its connection",
+        "daemon/trovemq_daemon/remoting/connection.py",
+        "if is_new or size - self._grown_size >= PROGRESS_MIN:",
+        "if is_new or size > self._grown_size:",
+        (_CONNECTION + "test_a_client_that_sends_a_byte_a_second_kept_its_connection",),
+    ),
+    Planted(
         "frames beyond those of one iteration are dropped",
         "daemon/trovemq_daemon/remoting/connection.py",
         'rest, self._rest = self._rest, b""',

@@ -11,7 +11,8 @@ request, and each side numbers its own.
 | bytes that the client has not read, more than OUTPUT_UNCOUNTED | they count in the budget |
 | UNSENT_BYTES_MAX that the client has not read | no reading; replies with messages wait (is_full) |
 | nothing read or sent for IDLE_S | the connection ends, as in RocketMQ |
-| an incomplete frame that does not grow, answers that are not read | the connection ends |
+| an incomplete frame that grows by less than PROGRESS_MIN in STALL_S | the connection ends |
+| answers that are not read for UNREAD_S | the connection ends |
 | ASKED_MAX own requests without an answer | LIMIT_EXCEEDED for the next one |
 
 Invariants
@@ -45,6 +46,8 @@ OUTPUT_UNCOUNTED: Final = 64 << 10
 UNSENT_BYTES_MAX: Final = 4 << 20
 IDLE_S: Final = 120.0
 STALL_S: Final = 10.0
+PROGRESS_MIN: Final = 512
+"""Bytes, which every network carries in that time. A client that sends one a second keeps no connection."""
 UNREAD_S: Final = 60.0
 ASKED_MAX: Final = 1_024
 REMARK_SIZE_MAX: Final = 1_024
@@ -85,7 +88,7 @@ class RemotingConnection:
         self._out_size = 0
         self._is_writable = True
         self._is_behind = False
-        """Whether the client waits for our answers, and its incomplete frame for us."""
+        """Whether we do not read on: its incomplete frame waits for us."""
         self._is_draining = False
         self.is_lost = False
         self._when_writable: list[Callable[[], None]] = []
@@ -96,6 +99,8 @@ class RemotingConnection:
         self._client: tuple[str, bool] | None = None
         """The client for which a node has opened it: its address, and whether it came by TLS."""
         self._active_s = self._grown_s = self._taken_s = self._loop.time()
+        self._grown_size = 0
+        """Of the incomplete frame, at `_grown_s`."""
         self.on_lost: list[Callable[[], None]] = []
         server.opened(self)
 
@@ -120,7 +125,7 @@ class RemotingConnection:
 
     # --- reading ----------------------------------------------------------------------------------------
     def receive(self, data: memoryview) -> None:
-        self._active_s = self._grown_s = self._loop.time()
+        self._active_s = self._loop.time()
         if self._rest or self._is_draining:
             if not self._is_draining:
                 self._rest += data
@@ -128,6 +133,7 @@ class RemotingConnection:
         self._handle(data)
 
     def _handle(self, data: memoryview) -> None:
+        kept_size, number = self._splitter.kept_size, 0
         with self._server.together():
             try:
                 for number, frame in enumerate(self._splitter.feed(data), 1):
@@ -141,7 +147,14 @@ class RemotingConnection:
                 self._server.illegal_frames += 1
                 self._host.refuse(f"remoting: {error}")
                 return
+        self._note_growth(is_new=bool(number) or not kept_size)
         self._account()
+
+    def _note_growth(self, *, is_new: bool) -> None:
+        """`is_new`: the incomplete frame began in this read."""
+        size = self._splitter.kept_size
+        if is_new or size - self._grown_size >= PROGRESS_MIN:
+            self._grown_s, self._grown_size = self._loop.time(), size
 
     def _keep_rest(self, frame: Frame, data: memoryview) -> None:
         """`frame` was the last one of this iteration."""
@@ -184,10 +197,13 @@ class RemotingConnection:
             budget.give(host, -more)
         if self._continues or self._is_draining:
             return
-        was_behind, self._is_behind = self._is_behind, self._in_flight_bytes > IN_FLIGHT_BYTES_MAX
+        was_behind = self._is_behind
+        self._is_behind = (
+            self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or self.is_full or budget.exhausted(host)
+        )
         if was_behind:
             self._grown_s = self._loop.time()
-        if self._is_behind or self.is_full or budget.exhausted(host):
+        if self._is_behind:
             host.pause()
         else:
             host.resume()

@@ -13,6 +13,7 @@ from trovemq_daemon.metrics import RpcMetrics
 from trovemq_daemon.remoting.connection import (
     IN_FLIGHT_BYTES_MAX,
     STALL_S,
+    UNREAD_S,
     UNSENT_BYTES_MAX,
     RemotingConnection,
 )
@@ -20,7 +21,7 @@ from trovemq_daemon.remoting.request import Request
 from trovemq_daemon.remoting.server import RemotingServer
 from trovemq_proto.remoting.codes import ResponseCode
 from trovemq_proto.remoting.frame import FRAME_SIZE_MAX, FrameSplitter, encode_frame
-from trovemq_proto.remoting.headers import Header
+from trovemq_proto.remoting.headers import IS_ONE_WAY, Header
 from trovemq_rpc.budget import BytesBudget
 
 KIB = 1 << 10
@@ -175,6 +176,74 @@ def test_a_frame_that_we_do_not_read_on_does_not_end_its_connection(size: int, e
         connection.receive(frame()[:20])
         connection.tick(connection.now() + STALL_S + 1)
         assert host.is_closed is ends
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("form", ["the header", "the body"])
+def test_a_client_that_sends_a_byte_a_second_kept_its_connection(form: str) -> None:
+    """Each byte counted as progress, so that a frame of 16 MiB took half a year."""
+
+    async def main() -> None:
+        host, connection = opened(_Server(), BytesBudget())
+        data = bytes(frame(bytes(KIB)))
+        begun = 12 if form == "the header" else len(data) - KIB + 10
+        connection.receive(memoryview(data[:begun]))
+        started_s = connection.now()
+        connection.receive(memoryview(data[begun : begun + 1]))
+        connection.tick(started_s + STALL_S - 1)
+        assert not host.is_closed
+        connection.tick(connection.now() + STALL_S + 1)
+        assert host.is_closed
+
+    asyncio.run(main())
+
+
+def test_a_frame_that_waited_for_the_budget_of_others_ended_its_connection() -> None:
+    async def main() -> None:
+        budget, server = BytesBudget(total=100 * KIB), _Server()
+        _, other = opened(server, budget)
+        other.receive(frame(bytes(200 * KIB)))
+        host, connection = opened(server, budget)
+        connection.receive(frame()[:20])
+        assert not host.reads
+        connection.tick(connection.now() + STALL_S + 1)
+        assert not host.is_closed
+
+    asyncio.run(main())
+
+
+def test_a_flood_of_one_way_requests_is_held_to_the_limit() -> None:
+    """Their client takes no answers, and waits for none."""
+
+    async def main() -> None:
+        budget, server = BytesBudget(), _Server()
+        host, connection = opened(server, budget)
+        one = memoryview(encode_frame(Header(10, flag=IS_ONE_WAY), bytes(64 * KIB)))
+        sent = 0
+        while host.reads:
+            connection.receive(one)
+            sent += 1
+        assert sent <= IN_FLIGHT_BYTES_MAX // (64 * KIB) + 1
+        assert host.held <= IN_FLIGHT_BYTES_MAX + (128 << 10)
+        for request in server.requests:
+            request.answer()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (host.reads, bytes(host.sent), host.held) == (True, b"", 0)
+
+    asyncio.run(main())
+
+
+def test_answers_that_are_not_read_end_the_connection() -> None:
+    async def main() -> None:
+        host, connection = opened(_Server(), BytesBudget())
+        connection.receive(frame())
+        connection.writable(False)
+        connection.tick(connection.now() + UNREAD_S - 1)
+        assert not host.is_closed
+        connection.tick(connection.now() + UNREAD_S + 1)
+        assert host.is_closed
 
     asyncio.run(main())
 
