@@ -168,6 +168,12 @@ class GrpcServer:
         assert self._transport == "trovemq", "the settings refuse it"
         self._server.add_guest(first_byte, make_guest)
 
+    def explain(self, first_byte: int, reason: str) -> None:
+        """Connections that begin with that byte are refused, and the log has this reason. grpcio has its own
+        reasons."""
+        if self._transport == "trovemq":
+            self._server.explain(first_byte, reason)
+
     def replace_identity(self, identity: TlsIdentity) -> None:
         """Replaces the certificate for later TLS connections; open ones keep theirs. Raises ValueError,
         ssl.SSLError if it cannot be used."""

@@ -15,7 +15,7 @@ from trovemq_daemon.limits import raise_descriptor_limit
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
-from trovemq_daemon.remoting.server import FIRST_BYTE, RemotingServer
+from trovemq_daemon.remoting.server import FIRST_BYTE, OFF, RemotingServer
 from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_nameserver.access import NameserverAccess
@@ -62,6 +62,8 @@ class NameserverApp:
         if settings.remoting_enable:
             remoting = RemotingServer(rpc_metrics, RemotingRoutes(self.registry).handlers)
             self._grpc.add_guest(FIRST_BYTE, remoting.accept)
+        else:
+            self._grpc.explain(FIRST_BYTE, OFF)
         readiness = Readiness()
         readiness.add("grpc", lambda: "" if self._serving else "not serving")
         self._http = OpsHttp(self._metrics, readiness, name="TroveMQ: a nameserver")

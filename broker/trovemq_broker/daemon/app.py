@@ -68,7 +68,7 @@ from trovemq_daemon.logging import get_logger
 from trovemq_daemon.memory_trim import keep_one_arena
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness
-from trovemq_daemon.remoting.server import FIRST_BYTE, RemotingServer
+from trovemq_daemon.remoting.server import FIRST_BYTE, OFF, RemotingServer
 from trovemq_daemon.tls_reload import TlsReload
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_daemon.turns import Turns
@@ -287,6 +287,7 @@ class BrokerApp:
 
     def _add_remoting(self, services: BrokerServices) -> None:
         if not self._settings.remoting_enable:
+            self._grpc.explain(FIRST_BYTE, OFF)
             return
         gate = RemotingGate(self._gate, self._serving_gate)
         services.remoting.transactions.may_send = gate.may_send

@@ -30,6 +30,8 @@ UNKNOWN: Final = "UNKNOWN"
 """In metrics: all requests without a handler, whose codes are a client's choice."""
 FIRST_BYTE: Final = 0
 """Of each frame: its length is below 2^24."""
+OFF: Final = "RocketMQ's remoting protocol, which is served with the setting remoting_enable = true"
+"""The reason in the log, where it is not served."""
 
 
 class RemotingServer:

@@ -54,6 +54,7 @@ class EndpointServer(Protocol):
     calls_max: int | None
     endpoints: set[ServerEndpoint]
     guests: dict[int, MakeGuest]
+    explanations: dict[int, str]
     stopping: bool
 
     def method(self, path: bytes) -> Method | None: ...
@@ -124,6 +125,8 @@ class ServerEndpoint(Hosting, CallEndpoint):
             self.refuse("HTTP/1.1")
         elif begin[0] in self.server.guests:
             self.begin_guest(self.server.guests[begin[0]], data)
+        elif begin[0] in self.server.explanations:
+            self.refuse(self.server.explanations[begin[0]])
         elif self.tls is not None and self.tls.protocol != "h2":
             self.refuse("the peer did not choose h2 by ALPN")
         else:

@@ -70,6 +70,7 @@ class Server:
         self.metrics = Metrics()
         self.endpoints: set[ServerEndpoint] = set()
         self.guests: dict[int, MakeGuest] = {}
+        self.explanations: dict[int, str] = {}
         self.stopping = False
         self.calls_max = maximum_concurrent_rpcs
         self._generic = list(handlers)
@@ -140,6 +141,10 @@ class Server:
         if self._started:
             raise UsageError("guests are added before start")
         self.guests[first_byte] = make_guest
+
+    def explain(self, first_byte: int, reason: str) -> None:
+        """Connections that begin with that byte are refused, and the log has this reason."""
+        self.explanations[first_byte] = reason
 
     def refuse_until_start(self) -> None:
         """Resets connections to the ports until `start`, so that clients try another server at once. Without
