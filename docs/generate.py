@@ -26,6 +26,7 @@ from trovemq_proto import errors
 from trovemq_proto.remoting.codes import RequestCode
 from trovemq_proto.remoting.fields import Fields
 from trovemq_proto.remoting.headers import Header
+from trovemq_proto.remoting.refused import REFUSED
 from trovemq_spark import report
 from trovemq_spark.arguments import COMMON, FieldHelp, arguments_class, fields_of
 from trovemq_spark.cli import JOBS
@@ -251,13 +252,20 @@ REMOTING_INTRODUCTION = """# Requests of RocketMQ's remoting protocol
 
 With `remoting_enable`, a broker and a nameserver answer the requests on this page, which has RocketMQ's codes
 and names ([how to use it](how-to/move-from-rocketmq.md)). They answer every other code at once with code 3
-and ` request type N not supported`.
+and ` request type N not supported`, and [the reason](#refused-requests) where there is one.
 
 The column *right at the broker* says which rights a user needs, as in the [rules of users](security.md):
 one of the actions on the resource. `as its calls` means that the broker carries out the request by calls of
 TroveMQ's services, and needs the rights and writes the audit records of these calls. `names` means that the
-answer has only the names that the caller may know. A nameserver needs no rights, but accepts PUT_KV_CONFIG
-and DELETE_KV_CONFIG (`mqadmin updateOrderConf`) only from its own machine.
+answer has only the names that the caller may know. A nameserver needs no rights, but shows its
+settings (`mqadmin getNamesrvConfig`) and accepts changes (`updateOrderConf`, `wipeWritePerm`) only on its own
+machine.
+"""
+REFUSED_INTRODUCTION = """## Refused requests
+
+The answer to these has the reason in its remark. POP is refused because only a push consumer of 5.x with
+`setClientRebalance(false)` sends it. The same clients consume by pulls with the default, and programs that
+want POP have it by gRPC.
 """
 SAMPLE_HEARTBEAT = (
     b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t"}]}],'
@@ -274,8 +282,10 @@ def remoting_page() -> str:
         right = "" if known is None else remoting_right(request, known)
         where = ", ".join(name for name, is_at in places if is_at)
         lines.append(row(str(request), RequestCode(request).name, where, right))
-    sent = ", ".join(f"{RequestCode(one).name} ({one})" for one in (39, 40, 220, 307, 309, 326))
-    lines += ["", f"A broker sends to its clients: {sent}."]
+    sent = ", ".join(f"{RequestCode(one).name} ({one})" for one in (39, 40, 220, 221, 307, 309, 326))
+    lines += ["", f"A broker sends to its clients: {sent}.", "", REFUSED_INTRODUCTION]
+    lines += heading("code", "name", "why it is refused")
+    lines += (row(str(number), refused.name, refused.why) for number, refused in sorted(REFUSED.items()))
     return "\n".join(lines) + "\n"
 
 

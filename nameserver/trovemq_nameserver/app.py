@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -60,7 +61,8 @@ class NameserverApp:
         check = None if self._access is None else self._access.handler
         self._grpc = GrpcServer(settings.grpc_limits(), rpc_metrics, check)
         if settings.remoting_enable:
-            remoting = RemotingServer(rpc_metrics, RemotingRoutes(self.registry).handlers)
+            texts = {one.name: str(getattr(settings, one.name)) for one in fields(settings)}
+            remoting = RemotingServer(rpc_metrics, RemotingRoutes(self.registry, texts).handlers)
             self._grpc.add_guest(FIRST_BYTE, remoting.accept)
         else:
             self._grpc.explain(FIRST_BYTE, OFF)

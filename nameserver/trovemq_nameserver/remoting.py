@@ -1,6 +1,8 @@
 """Routes by RocketMQ's remoting protocol, for its clients and tools.
 
-A topic of a draining broker may only be read there: producers leave it, consumers stay.
+A topic of a draining broker may only be read there: producers leave it, consumers stay. A tool can ask for
+the same at this nameserver (wipeWritePerm). That is for clients of this protocol, until the tool takes it
+back or this process ends.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from trovemq_proto.remoting.bodies import (
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.remoting.json_text import json_text
 
+NO_SETTINGS: Final[Mapping[str, str]] = {}
 STARTING_MS: Final = 3_000
 """A nameserver that has just started knows no brokers yet: its answer says so, and not that topics do not
 exist, for as long as brokers need to register."""
@@ -39,9 +42,13 @@ exist, for as long as brokers need to register."""
 class RemotingRoutes:
     """For use on the event loop only."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, settings: Mapping[str, str] = NO_SETTINGS) -> None:
+        """`settings`: of this nameserver, as texts."""
         self._registry = registry
+        self._settings = settings
         self._entries = KeyValues()
+        self._closed: set[str] = set()
+        """Brokers whose topics may only be read."""
         self.handlers: Final[Mapping[int, Handler]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.topic,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
@@ -56,6 +63,10 @@ class RemotingRoutes:
             RequestCode.GET_KV_CONFIG: self.get,
             RequestCode.DELETE_KV_CONFIG: self.delete,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self.list,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.close_writes,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.open_writes,
+            RequestCode.GET_NAMESRV_CONFIG: self.settings,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.keep_settings,
         }
 
     def topic(self, request: Request) -> None:
@@ -66,7 +77,7 @@ class RemotingRoutes:
         registry = self._registry
         routes = await registry.turns.run_from_now(registry.table.routes_of([name]))
         if routes:
-            data = topic_route_data([_queues(one, name) for one in routes])
+            data = topic_route_data([self._queues(one, name) for one in routes])
             if (order := self._entries.get(ORDER, name)) is not None:
                 data["orderTopicConf"] = order
             request.answer(body=json_text(data))
@@ -77,6 +88,12 @@ class RemotingRoutes:
         else:
             text = f"No topic route info in name server for the topic: {name}"
             request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+
+    def _queues(self, route: BrokerRoute, topic: str) -> RoutedQueues:
+        broker, count = route.broker, route.topics[topic].queue_count
+        is_closed = broker.draining or broker.name in self._closed
+        perm = PERM_READ if is_closed else PERM_READ_WRITE
+        return RoutedQueues(broker.cluster, broker.name, broker.address, perm, count, count)
 
     def _of_replies(self, name: str) -> list[RoutedQueues]:
         """Of the topic of a cluster's replies, which no broker stores."""
@@ -130,6 +147,43 @@ class RemotingRoutes:
         """DELETE_TOPIC_IN_NAMESRV: a topic leaves the routes when its brokers have deleted it."""
         request.answer()
 
+    # --- tools ------------------------------------------------------------------------------------------
+    def close_writes(self, request: Request) -> None:
+        """WIPE_WRITE_PERM_OF_BROKER, from this machine: producers leave the broker. TroveError
+        ACCESS_DENIED."""
+        name, count = self._topics_of(request)
+        self._closed = {one for one in self._closed if self._registry.table.route_named(one) is not None}
+        if count:
+            self._closed.add(name)
+        get_logger().info("broker.writes_closed", broker=name, topics=count, peer=request.connection.peer)
+        request.answer(fields={"wipeTopicCount": str(count)})
+
+    def open_writes(self, request: Request) -> None:
+        """ADD_WRITE_PERM_OF_BROKER, from this machine. TroveError ACCESS_DENIED."""
+        name, count = self._topics_of(request)
+        self._closed.discard(name)
+        get_logger().info("broker.writes_opened", broker=name, topics=count, peer=request.connection.peer)
+        request.answer(fields={"addTopicCount": str(count)})
+
+    def _topics_of(self, request: Request) -> tuple[str, int]:
+        """The broker that the request names, and the number of its topics; 0 for one that is not here."""
+        name = request.fields.text("brokerName")
+        _check_is_local(request)
+        route = self._registry.table.route_named(name)
+        return name, 0 if route is None else len(route.topics)
+
+    def settings(self, request: Request) -> None:
+        """GET_NAMESRV_CONFIG, from this machine. TroveError ACCESS_DENIED."""
+        _check_is_local(request)
+        lines = (f"{name}={value}\n" for name, value in sorted(self._settings.items()))
+        request.answer(body="".join(lines).encode())
+
+    @staticmethod
+    def keep_settings(request: Request) -> None:
+        """UPDATE_NAMESRV_CONFIG: none of them changes while the process runs."""
+        text = "settings of a nameserver change when it is started again: --set NAME=VALUE, or its file"
+        request.answer(ResponseCode.NO_PERMISSION, text)
+
     # --- entries ----------------------------------------------------------------------------------------
     def put(self, request: Request) -> None:
         """PUT_KV_CONFIG, from this machine. TroveError ACCESS_DENIED."""
@@ -172,14 +226,8 @@ class RemotingRoutes:
 
 
 def _check_is_local(request: Request) -> None:
-    """Callers of this protocol do not log in here, and an entry is for all clients. TroveError
+    """Callers of this protocol do not log in here, and a change is for all clients. TroveError
     ACCESS_DENIED."""
     if not peer_of(request.connection.peer, {}).is_private:
-        text = "entries of a nameserver are changed on its machine: run mqadmin there, with -n 127.0.0.1:PORT"
+        text = "this is for callers on the nameserver's machine: run mqadmin there, with -n 127.0.0.1:PORT"
         raise TroveError(errors.ACCESS_DENIED, text)
-
-
-def _queues(route: BrokerRoute, topic: str) -> RoutedQueues:
-    broker, count = route.broker, route.topics[topic].queue_count
-    perm = PERM_READ if broker.draining else PERM_READ_WRITE
-    return RoutedQueues(broker.cluster, broker.name, broker.address, perm, count, count)

@@ -20,6 +20,7 @@ from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.codes import ResponseCode, request_name, response_code
 from trovemq_proto.remoting.fields import FieldError
 from trovemq_proto.remoting.frame import FRAME_SIZE_MAX
+from trovemq_proto.remoting.refused import refusal_text
 from trovemq_rpc.server.guest import Host
 
 Handler: TypeAlias = Callable[[Request], None]
@@ -74,8 +75,7 @@ class RemotingServer:
         handler = self._handlers.get(code)
         try:
             if handler is None:
-                text = f" request type {code} not supported"  # with the blank, as RocketMQ writes it
-                request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+                request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, refusal_text(code))
                 return
             if self._around is None:
                 handler(request)

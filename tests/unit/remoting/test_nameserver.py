@@ -112,6 +112,53 @@ def test_entries_of_tools_are_kept_listed_and_deleted() -> None:
     asyncio.run(main())
 
 
+def test_a_broker_is_closed_for_writes_and_opened(tmp_path: Path) -> None:
+    async def main() -> None:
+        nameserver = NameserverApp(NameserverSettings(listen="127.0.0.1:0", http="off", remoting_enable=True))
+        address, _ = await nameserver.start()
+        try:
+            settings = {"remoting_enable": True, "nameserver": (str(address),)}
+            async with broker_here(tmp_path, **settings) as broker, remoting_client(str(address)) as client:
+                await broker.create_topic("orders", 4)
+                while "orders" not in nameserver.registry.table.names:
+                    await asyncio.sleep(0.01)
+
+                async def perm() -> int:
+                    asked = {"topic": "orders"}
+                    route = (await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked)).json()
+                    return int(route["queueDatas"][0]["perm"])
+
+                named = {"brokerName": "broker-a"}
+                closed = await client.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, named)
+                assert (int(closed.fields["wipeTopicCount"]) > 0, await perm()) == (True, 4)
+                opened = await client.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, named)
+                assert (opened.fields["addTopicCount"], await perm()) == (closed.fields["wipeTopicCount"], 6)
+                unknown = {"brokerName": "broker-z"}
+                none = await client.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, unknown)
+                assert none.fields["wipeTopicCount"] == "0"
+        finally:
+            await nameserver.stop()
+
+    asyncio.run(main())
+
+
+def test_the_settings_of_a_nameserver_are_shown_and_stay() -> None:
+    async def main() -> None:
+        nameserver = NameserverApp(NameserverSettings(listen="127.0.0.1:0", http="off", remoting_enable=True))
+        address, _ = await nameserver.start()
+        try:
+            async with remoting_client(str(address)) as client:
+                shown = (await client.ask(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
+                assert "watchers_max=10000\n" in shown
+                asked = await client.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"watchers_max=1")
+                assert asked.code == ResponseCode.NO_PERMISSION
+                assert "started again" in asked.header.remark
+        finally:
+            await nameserver.stop()
+
+    asyncio.run(main())
+
+
 class _Client:
     """The connection of a client; the answers are its codes."""
 
@@ -127,7 +174,7 @@ class _Client:
 
 def _ask(routes: RemotingRoutes, peer: str, code: int, value: str) -> list[int]:
     client = _Client(peer)
-    header = Header(code, fields={"namespace": ORDER, "key": "orders", "value": value})
+    header = Header(code, fields={"namespace": ORDER, "key": "orders", "value": value, "brokerName": "b"})
     routes.handlers[code](Request(cast("Any", client), header, JSON, b"", 0))
     return client.codes
 
@@ -140,6 +187,9 @@ def test_any_client_changed_the_order_of_topics_for_all(
     for peer in ("ipv4:10.0.0.9:5000", "ipv6:%5B2001:db8::1%5D:5000"):
         with pytest.raises(TroveError, match="ACCESS_DENIED"):
             _ask(routes, peer, code, "broker-a:4")
+    for tool in (RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.GET_NAMESRV_CONFIG):
+        with pytest.raises(TroveError, match="ACCESS_DENIED"):
+            _ask(routes, "ipv4:10.0.0.9:5000", tool, "")
     with capture_logs() as lines:
         assert _ask(routes, "ipv4:127.0.0.1:5000", code, "broker-a:4") == [ResponseCode.SUCCESS]
     assert [line["key"] for line in lines] == ["orders"]

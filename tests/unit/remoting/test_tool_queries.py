@@ -126,6 +126,31 @@ def test_a_member_is_asked_and_its_answer_is_passed_back(tmp_path: Path) -> None
     served(tmp_path, run)
 
 
+def test_the_offsets_of_members_are_asked_and_read(tmp_path: Path) -> None:
+    """Of one, of all, and without the one whose answer cannot be read."""
+
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.create_topic(ORDERS, 1)
+        code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        named = {"group": "readers", "topic": ORDERS}
+        none = await client.ask(code, named)
+        assert none.code == ResponseCode.SYSTEM_ERROR
+        queue = b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}'
+        async with remoting_client(broker.address) as one, remoting_client(broker.address) as other:
+            await one.heartbeat("c1")
+            await other.heartbeat("c2")
+            waiting = client.begin(code, {**named, "clientAddr": "c1"})
+            got = await answer_one(one, b'{"messageQueueTable":{' + queue + b":7}}")
+            assert (got.code, got.fields) == (RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, named)
+            assert (await waiting).body == b'{"consumerTable":{"c1":{' + queue + b":7}}}"
+            waiting = client.begin(code, named)
+            await answer_one(one, b'{"messageQueueTable":{' + queue + b":8}}")
+            await answer_one(other, b'{"messageQueueTable":{{"brokerName":1}:8}}')
+            assert (await waiting).body == b'{"consumerTable":{"c1":{' + queue + b":8}}}"
+
+    served(tmp_path, run)
+
+
 def test_a_member_that_leaves_or_is_silent_ends_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

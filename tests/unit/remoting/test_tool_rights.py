@@ -111,6 +111,9 @@ class Denying:
     def may_see(self, _request: Request) -> Any:
         return lambda _kind, name: name == "orders"
 
+    def has_secret(self, _name: str, _secret: str) -> bool:
+        return False
+
 
 class Caller:
     """A connection that keeps the last answer."""
@@ -286,6 +289,7 @@ GROUP_CODES = [
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
 ]
 
 

@@ -154,13 +154,3 @@ def test_topics_are_shown_in_pages(tmp_path: Path) -> None:
         assert none.json()["topicConfigTable"] == {}
 
     served(tmp_path, run)
-
-
-@pytest.mark.parametrize("code", [13, 22, 27, 47, 50, 60, 209, 301, 354, 901, 1_001, 2_001, 5_001, 200_052])
-def test_a_code_that_is_not_served_is_answered_at_once(tmp_path: Path, code: int) -> None:
-    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
-        answer = await client.ask(code, {"topic": "x"}, b"body")
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert answer.header.remark == f" request type {code} not supported"
-
-    served(tmp_path, run)

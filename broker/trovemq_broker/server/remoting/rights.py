@@ -192,6 +192,7 @@ ROWS: Final[Mapping[int, Row]] = {
     RequestCode.QUERY_CONSUME_QUEUE: Row(_see_topic),
     RequestCode.GET_CONSUMER_RUNNING_INFO: Row(_command),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Row(_command),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Row(_see_group),
     RequestCode.GET_BROKER_RUNTIME_INFO: _cluster(Action.GET),
     RequestCode.GET_BROKER_HA_STATUS: _cluster(Action.GET),
     RequestCode.VIEW_BROKER_STATS_DATA: _cluster(Action.GET),

@@ -166,6 +166,7 @@ class RemotingService:
             RequestCode.QUERY_CONSUME_QUEUE: queries.units,
             RequestCode.GET_CONSUMER_RUNNING_INFO: passed_on.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: passed_on.consume,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: passed_on.offsets,
         }
 
     def _of_broker(self) -> dict[int, Handler]:
