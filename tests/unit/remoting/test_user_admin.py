@@ -97,6 +97,25 @@ def test_a_user_is_made_changed_shown_and_deleted(tmp_path: Path) -> None:
     secured(tmp_path, run)
 
 
+def test_a_user_that_another_broker_had_made_was_an_error(tmp_path: Path) -> None:
+    """mqadmin sends the creation to each broker of a cluster; one of another user is an error as before."""
+
+    async def run(admin: Signed) -> None:
+        await admin.made(RequestCode.AUTH_CREATE_USER, ALICE, username="alice")
+        await admin.made(RequestCode.AUTH_CREATE_USER, ALICE, username="alice")
+        for other in ({"password": "another-secret"}, {"userType": "Super"}):
+            refused = await admin.ask(RequestCode.AUTH_CREATE_USER, {**ALICE, **other}, username="alice")
+            assert refused.code != ResponseCode.SUCCESS
+            assert "exists" in refused.header.remark
+        await admin.made(RequestCode.AUTH_UPDATE_USER, {"userStatus": "disable"}, username="alice")
+        refused = await admin.ask(RequestCode.AUTH_CREATE_USER, ALICE, username="alice")
+        assert "exists" in refused.header.remark
+        disabled = {**ALICE, "userStatus": "disable"}
+        await admin.made(RequestCode.AUTH_CREATE_USER, disabled, username="alice")
+
+    secured(tmp_path, run)
+
+
 def test_an_acl_is_made_replaced_by_resource_and_deleted(tmp_path: Path) -> None:
     async def run(admin: Signed) -> None:
         await admin.made(RequestCode.AUTH_CREATE_USER, ALICE, username="alice")

@@ -8,6 +8,7 @@ those of the client, whose address it names, and whose signatures are checked as
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -181,6 +182,13 @@ class RemotingGate:
             return None
         caller = self._caller_of(request.connection, present_creator().name)
         return self._gate.may_see(caller)
+
+    def has_secret(self, name: str, secret: str) -> bool:
+        """Whether a user has this secret now, for a caller who may create the user."""
+        user = self._gate.users().user(name) if self._gate is not None else None
+        return user is not None and any(
+            hmac.compare_digest(one.value, secret.encode()) for one in user.secrets
+        )
 
     def _caller_of(self, connection: Connection, access_key: str) -> Caller:
         node, at = self._nodes.get(connection, ("", "")) if self._nodes else ("", "")

@@ -39,6 +39,10 @@ class Admission(Protocol):
         """A test whether the caller may know that a resource exists; None: it may know all."""
         ...
 
+    def has_secret(self, name: str, secret: str) -> bool:
+        """Whether a user has this secret now, for a caller who may create the user."""
+        ...
+
 
 class OpenAdmission:
     """Of a broker that does not authenticate its callers."""
@@ -52,6 +56,9 @@ class OpenAdmission:
 
     def may_see(self, _request: Request) -> MaySee | None:
         return None
+
+    def has_secret(self, _name: str, _secret: str) -> bool:
+        return False
 
 
 class CallContext:

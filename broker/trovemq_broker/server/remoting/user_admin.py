@@ -9,11 +9,13 @@
 | the most specific entry wins | a deny wins                                                            |
 
 A policy of a subject for a resource replaces the rules of that resource, as in RocketMQ. A tool sends a
-change to each broker of a cluster in turn; so the deletion of a user or a rule that is not there is no error.
+change to each broker of a cluster in turn; so the deletion of a user or a rule that is not there is no error,
+and neither is the creation of a user that is there with the same password, type and status.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -35,6 +37,8 @@ SUBJECT: Final = "User:"
 CUSTOM: Final = "Custom"
 ENABLED: Final = "enable"
 DISABLED: Final = "disable"
+ARRIVAL_STEPS: Final = 40
+ARRIVAL_STEP_S: Final = 0.05
 ENTRIES_MAX: Final = 256
 """Of one request."""
 
@@ -77,10 +81,28 @@ class UserAdmin:
         name, info = request.fields.text("username"), read_body(_USER, request)
         if not info.password:
             raise _illegal("a user needs a password", "password")
-        made = [calls.create_user(name, info.user_type or "", info.password)]
-        if not _is_enabled(info):
-            made.append(calls.alter_user(name, enabled=False))
-        request.run(self._make(request, made))
+        request.run(self._create_user(request, name, info, info.password, enabled=_is_enabled(info)))
+
+    async def _create_user(
+        self, request: Request, name: str, info: UserInfo, password: str, *, enabled: bool
+    ) -> None:
+        try:
+            await self._native.make(request, calls.create_user(name, info.user_type or "", password))
+        except TroveError as error:
+            if error.spec is not errors.USER_EXISTS or not await self._is_made(request, name, info, password):
+                raise
+        await self._make(request, [] if enabled else [calls.alter_user(name, enabled=False)])
+
+    async def _is_made(self, request: Request, name: str, info: UserInfo, password: str) -> bool:
+        """Whether the user is as the request wants it. One that another broker has made just now comes here
+        a moment later."""
+        for _ in range(ARRIVAL_STEPS):
+            if (found := await self._user(request, name)) is not None:
+                kind_is_same = (info.user_type or found.kind).lower() == found.kind.lower()
+                is_same = kind_is_same and found.enabled == _is_enabled(info)
+                return is_same and self._native.admission.has_secret(name, password)
+            await asyncio.sleep(ARRIVAL_STEP_S)
+        return False
 
     def update_user(self, request: Request) -> None:
         """AUTH_UPDATE_USER: the values that the request has are changed."""
