@@ -163,6 +163,12 @@ class GrpcServer:
         self._tls = made = server_credentials(self._transport, identity)
         return self._bind(address, lambda text: self._server.add_secure_port(text, made.credentials))
 
+    def share_port(self, address: Address, identity: TlsIdentity, *, tls_only: bool) -> None:
+        """The plain port takes TLS, too; our own transport only. `tls_only`: and nothing else."""
+        assert self._transport == "trovemq", "the settings refuse it"
+        self._tls = made = server_credentials(self._transport, identity)
+        self._server.share_port(address.port, made.credentials, tls_only=tls_only)
+
     def add_guest(self, first_byte: int, make_guest: MakeGuest) -> None:
         """Another protocol on all ports (trovemq_rpc.server.guest); our own transport only."""
         assert self._transport == "trovemq", "the settings refuse it"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from trovemq_daemon.addresses import Address, check_listen, parse_address, parse_advertise
 from trovemq_daemon.errors import SettingsError
@@ -15,13 +15,19 @@ from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.settings import setting
 from trovemq_daemon.tls import identity_for, log_identity
 
+TlsMode: TypeAlias = Literal["auto", "enforcing", "permissive"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:
     """The values of the settings; `tls_problems()` reports contradictions."""
 
     tls_listen: Annotated[str, setting("HOST:PORT")] = ""
-    """Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none."""
+    """Address of the same services by TLS, which RocketMQ's Java and Go clients speak; empty = none. The
+    address of `listen`: one port for both, by the first byte of a connection."""
+    tls_mode: Annotated[TlsMode, setting()] = "auto"
+    """Of a port for both: `enforcing` takes TLS alone, `permissive` also connections without it, `auto` takes
+    these on loopback alone."""
     tls_advertise: Annotated[str, setting("HOST:PORT or HOST")] = ""
     """Address of the TLS port in routes; empty = the advertised host with the port of tls_listen."""
     tls_certificate: Annotated[str, setting("FILE", rocketmq="tlsCertPath")] = ""
@@ -60,18 +66,20 @@ class TlsSettings:
         except SettingsError as error:
             yield from error.problems
 
-    def transport_problems(self, transport: GrpcTransport) -> Iterator[str]:
+    def transport_problems(self, transport: GrpcTransport, listen: str) -> Iterator[str]:
         """Settings that this transport does not support, one sentence each."""
         if self.tls_client_crl and transport != "trovemq":
             yield "tls_client_crl needs grpc_transport = trovemq: grpcio reads no revocation lists"
+        if self.tls_listen and self.tls_listen == listen and transport != "trovemq":
+            yield "tls_listen = listen needs grpc_transport = trovemq: a port of grpcio serves one of them"
 
     def _check_tls_addresses(self, listen: Address, *, insecure: bool) -> None:
         address = self.tls_listen_address
         if address is None:
             return
         check_listen("tls_listen", address, insecure=insecure)
-        if address.port and address == listen:
-            raise SettingsError(f"listen and tls_listen are both {address}; one port serves one of them")
+        if self.tls_mode != "auto" and not self.shares_port(listen):
+            raise SettingsError("tls_mode is for a port for both: tls_listen is the address of listen then")
         if self.tls_advertise:
             parse_advertise(self.tls_advertise, address.port)
 
@@ -79,6 +87,14 @@ class TlsSettings:
     def tls_listen_address(self) -> Address | None:
         """The address of the services by TLS; None if there are none."""
         return parse_address(self.tls_listen) if self.tls_listen else None
+
+    def shares_port(self, listen: Address) -> bool:
+        """Whether one port takes TLS and plain connections."""
+        return bool(listen.port) and self.tls_listen_address == listen
+
+    def is_tls_only(self, address: Address) -> bool:
+        """Whether the port for both refuses plain connections."""
+        return self.tls_mode == "enforcing" or (self.tls_mode == "auto" and not address.is_loopback)
 
     @property
     def http_tls_files(self) -> tuple[Path, Path] | None:
@@ -92,9 +108,11 @@ class TlsSettings:
         return advertised.with_port(bound.port) if bound.is_unspecified else bound
 
 
-async def bind_tls(server: GrpcServer, settings: TlsSettings, advertised: Address) -> Address | None:
-    """Listens by TLS if it is configured; returns the address with its real port. `advertised`: the plain
-    address in routes.
+async def bind_tls(
+    server: GrpcServer, settings: TlsSettings, listen: Address, advertised: Address
+) -> Address | None:
+    """Listens by TLS if it is configured; returns the address with its real port. `listen`: of the plain
+    port, which is bound. `advertised`: its address in routes.
 
     Raises SettingsError for files that cannot be used, AddressInUseError.
     """
@@ -112,4 +130,7 @@ async def bind_tls(server: GrpcServer, settings: TlsSettings, advertised: Addres
         client_crl=settings.tls_client_crl,
     )
     log_identity(identity)
+    if settings.shares_port(listen):
+        server.share_port(wanted, identity, tls_only=settings.is_tls_only(wanted))
+        return wanted
     return server.bind_tls(wanted, identity)

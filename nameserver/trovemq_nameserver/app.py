@@ -85,7 +85,9 @@ class NameserverApp:
         route_service.add_to(self._grpc.server)
         RegistrationService(self.registry, self._settings.heartbeat_size_max).add_to(self._grpc.server)
         self._address = self._grpc.bind(self._settings.listen_address)
-        self.tls_address = await bind_tls(self._grpc, self._settings, self._address)
+        self.tls_address = await bind_tls(
+            self._grpc, self._settings, self._settings.listen_address, self._address
+        )
         http = self._settings.http_address
         http = await self._http.start(http, self._settings.http_tls_files) if http is not None else None
         await self._grpc.start()

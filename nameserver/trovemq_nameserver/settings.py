@@ -77,7 +77,7 @@ class NameserverSettings(RouteLimits, ProcessSettings):
             if self.http_address is not None:
                 check_listen("http", self.http_address, insecure=self.insecure)
             yield from self.tls_problems(self.listen_address, insecure=asks)
-            yield from self.transport_problems(self.grpc_transport)
+            yield from self.transport_problems(self.grpc_transport, self.listen)
             if self.remoting_enable and self.grpc_transport != "trovemq":
                 yield "remoting_enable needs grpc_transport = trovemq: the protocols share a port"
             if self.remoting_enable and self.users_file:

@@ -7,6 +7,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 
 class ServerCredentials:
@@ -20,6 +21,13 @@ class ServerCredentials:
         context.set_alpn_protocols(["h2"])
         context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # RFC 9113 section 9.2
         self.context = context
+
+
+class SharedPort(NamedTuple):
+    """A port for TLS and plain connections, by their first byte. `tls_only`: plain ones are refused."""
+
+    credentials: ServerCredentials
+    tls_only: bool
 
 
 class ChannelCredentials:

@@ -153,7 +153,7 @@ class BrokerApp:
         self._registration_credentials = await asyncio.to_thread(settings.registration_credentials)
         self._config_credentials = await asyncio.to_thread(settings.config_credentials)
         address = self._grpc.bind(settings.listen_address)
-        tls = await bind_tls(self._grpc, settings, settings.advertised(address))
+        tls = await bind_tls(self._grpc, settings, settings.listen_address, settings.advertised(address))
         http = settings.http_address
         http = await self._http.start(http, settings.http_tls_files) if http is not None else None
         try:

@@ -121,7 +121,7 @@ class BrokerSettings(
         yield from self.hour_problems()
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             yield "otlp_endpoint must begin with http:// or https://"
-        yield from self.transport_problems(self.grpc_transport)
+        yield from self.transport_problems(self.grpc_transport, self.listen)
         if self.remoting_enable and self.grpc_transport != "trovemq":
             yield "remoting_enable needs grpc_transport = trovemq: the protocols share a port"
         if self.body_size_max > self.batch_size_max:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol
 
+from trovemq_rpc.credentials import SharedPort
 from trovemq_rpc.endpoint import DRAIN_PAYLOAD
 from trovemq_rpc.http2 import events as ev
 from trovemq_rpc.http2.connection import Connection
@@ -20,7 +21,7 @@ from trovemq_rpc.intake import NOTHING
 from trovemq_rpc.loop_parts import LoopParts
 from trovemq_rpc.metrics import Metrics
 from trovemq_rpc.options import Options
-from trovemq_rpc.rest import Share
+from trovemq_rpc.rest import WORK_MAX, Share
 from trovemq_rpc.server.call import ServerCall
 from trovemq_rpc.server.call_endpoint import CallEndpoint
 from trovemq_rpc.server.guest import MakeGuest
@@ -69,13 +70,14 @@ class ServerEndpoint(Hosting, CallEndpoint):
 
     server: EndpointServer
 
-    def __init__(self, server: EndpointServer, tls: Tls | None) -> None:
+    def __init__(self, server: EndpointServer, tls: Tls | None, shared: SharedPort | None = None) -> None:
         options = server.endpoint_options
         assert options.budget is not None
         super().__init__(
             server.parts, Connection(False, options.limits), options, options.budget, server.metrics, tls
         )
         self.server = server
+        self._shared = shared
         self.share, self.reads = Share(self.parts), Share(self.parts)
         self.compression = server.compression
         self.thread_pool = server.thread_pool
@@ -118,6 +120,16 @@ class ServerEndpoint(Hosting, CallEndpoint):
         if self.pass_to_guest(data):
             return False
         begin = bytes(data[:4])
+        if (shared := self._shared) is not None:
+            self._shared = None  # what TLS brings is another first byte
+            if begin[0] == TLS_HANDSHAKE[0]:
+                self.tls = Tls(shared.credentials.context, True)
+                self.tls.feed(data)
+                self._receive_sealed(WORK_MAX)
+                return False
+            if shared.tls_only:
+                self.refuse("a connection without TLS, on a port where tls_mode is enforcing")
+                return False
         if begin[:2] == TLS_HANDSHAKE and self.tls is None:
             self.refuse("TLS on a port without it")
         elif begin in HTTP_1:

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from trovemq_rpc.credentials import ServerCredentials
+from trovemq_rpc.credentials import ServerCredentials, SharedPort
 from trovemq_rpc.errors import UsageError, register_as_grpcs
 from trovemq_rpc.listening import listen
 from trovemq_rpc.loop_parts import LoopParts, loop_parts
@@ -76,7 +76,7 @@ class Server:
         self._generic = list(handlers)
         self._methods: dict[bytes, Method] = {}
         self._found: dict[bytes, Method | None] = {}
-        self._sockets: list[tuple[socket.socket, ServerCredentials | None]] = []
+        self._sockets: list[tuple[socket.socket, ServerCredentials | SharedPort | None]] = []
         self._listeners: list[Listener] = []
         self._refusals: list[Refusal] = []  # of the first sockets, until `start`
         self._started = False
@@ -129,6 +129,16 @@ class Server:
             )
         return self._add_port(address, server_credentials)
 
+    def share_port(self, port: int, server_credentials: ServerCredentials, *, tls_only: bool) -> None:
+        """The plain port takes TLS, too, by the first byte of a connection. `tls_only`: and nothing else."""
+        if self._started:
+            raise UsageError("ports are shared before start")
+        shared = SharedPort(server_credentials, tls_only)
+        self._sockets = [
+            (bound, shared if made is None and bound.getsockname()[1] == port else made)
+            for bound, made in self._sockets
+        ]
+
     def _add_port(self, address: str, credentials: ServerCredentials | None) -> int:
         if self._started:
             raise UsageError("ports are added before start")
@@ -177,8 +187,10 @@ class Server:
             refusal.close()
         self._refusals.clear()
 
-    def accept(self, credentials: ServerCredentials | None = None) -> ServerEndpoint:
+    def accept(self, credentials: ServerCredentials | SharedPort | None = None) -> ServerEndpoint:
         """The protocol of a new connection, for any transport of asyncio's."""
+        if isinstance(credentials, SharedPort):
+            return ServerEndpoint(self, None, credentials)
         tls = Tls(credentials.context, True) if credentials is not None else None
         return ServerEndpoint(self, tls)
 

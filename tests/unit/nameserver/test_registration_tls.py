@@ -162,7 +162,7 @@ def test_settings_of_tls_that_do_not_go_together() -> None:
         (NameserverSettings(tls_certificate="a"), "tls_certificate and tls_key are given together"),
         (NameserverSettings(tls_client_ca="a"), "tls_client_ca is given, but no tls_listen"),
         (NameserverSettings(tls_listen="0.0.0.0:1"), "--insecure"),
-        (NameserverSettings(tls_listen="127.0.0.1:9876"), "one port serves one of them"),
+        (NameserverSettings(tls_listen="127.0.0.1:9870", tls_mode="permissive"), "a port for both"),
         (BrokerSettings(tls_advertise="x"), "tls_advertise is given, but no tls_listen"),
         (BrokerSettings(nameserver_tls_ca="a"), "but nameserver_tls is off"),
     ):

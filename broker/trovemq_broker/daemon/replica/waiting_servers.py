@@ -240,7 +240,7 @@ class WaitingServers:
         settings = self._settings
         address = self._grpc.bind(settings.listen_address)
         self._here = address, settings.advertised(address)
-        tls = await bind_tls(self._grpc, settings, settings.advertised(address))
+        tls = await bind_tls(self._grpc, settings, settings.listen_address, settings.advertised(address))
         http = settings.http_address
         http = await self._http.start(http, settings.http_tls_files) if http is not None else None
         if self.reads is not None:
