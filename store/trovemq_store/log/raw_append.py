@@ -20,6 +20,7 @@ from __future__ import annotations
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
+from trovemq_proto.records.alike import as_alike
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES
 from trovemq_proto.records.scan import scan_run
@@ -41,7 +42,7 @@ def append_raw(
             f"the bytes are for offset {physical_offset}, and the log ends at {log.end}",
             end=log.end,
         )
-    records = _checked(data, physical_offset, unused, log.segments.file_size)
+    records = as_alike(_checked(data, physical_offset, unused, log.segments.file_size))
     log.write_raw(data, unused)
     return records
 

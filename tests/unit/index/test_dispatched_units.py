@@ -14,6 +14,7 @@ from tests.support.engine import NOW_MS
 from tests.support.projections import batch_of, stored
 from trovemq_proto.positions import PhysicalOffset, QueueId
 from trovemq_proto.records import RecordBatch, java_hash
+from trovemq_proto.records.alike import as_alike
 from trovemq_proto.records.columns import QueuePart
 from trovemq_proto.records.fields import split_fields
 from trovemq_proto.records.layout import QUEUE_OFFSET_AT, SCHEDULE_TOPIC, SYS_FLAG_AT
@@ -25,7 +26,7 @@ from trovemq_store.settings import StoreSettings
 
 SETTINGS: Final = StoreSettings(consume_queue_file_size=50 * UNIT_SIZE)
 TOPICS: Final = ("orders", "others", SCHEDULE_TOPIC)
-FORMS: Final = ("topic", "rows", "uniform", "parts", "row parts")
+FORMS: Final = ("topic", "rows", "uniform", "parts", "row parts", "found alike")
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ class Log:
 
 def records_of(data: memoryview, step: Step, form: str, *, plain: bool) -> RecordBatch:
     """The records in that form, if an append can make it of them; else only their bytes."""
+    if form == "found alike":
+        return as_alike(RecordBatch.split(data))
     rows = list(split_fields(data))
     first, topics = step.stretches[0], {stretch.topic for stretch in step.stretches}
     queues = {(stretch.topic, stretch.queue_id) for stretch in step.stretches}
