@@ -125,6 +125,8 @@ class ElectedNodes:
         )
         self.took_s: list[tuple[str, float]] = []
         """Each failover: its cause, and the seconds until another node served."""
+        self.kills: list[tuple[float, float]] = []
+        """When each killed leader was sent the signal, and when its process had ended (time.monotonic)."""
 
     @property
     def addresses(self) -> list[str]:
@@ -159,7 +161,9 @@ class ElectedNodes:
     # --- faults: each returns when another node serves, and the former leader is back --------------------
     def killed(self) -> None:
         former = self.leader()
+        killed_s = time.monotonic()
         former.kill()
+        self.kills.append((killed_s, time.monotonic()))
         self.next_leader(former, "kill")
         self.start(former)
 

@@ -53,6 +53,8 @@ class FailoverLedger:
         self.faults: list[str] = []
         self.open = 0
         self.longest_s = 0.0
+        self.sends: list[tuple[float, float]] = []
+        """When each acknowledged send began and ended (time.monotonic)."""
         self._newest_of: dict[str, int] = {}
         self._at_work: dict[str, str] = {}
 
@@ -111,6 +113,7 @@ class FailoverLedger:
             return
         finally:
             self.longest_s = max(self.longest_s, time.monotonic() - began)
+        self.sends.append((began, time.monotonic()))
         self.acknowledged[topic].add(body)
 
     # --- senders --------------------------------------------------------------------------------------
@@ -230,6 +233,10 @@ class FailoverLedger:
                 self.faults.append(f"{name}: {len(wrong)} were rolled back, as {sorted(wrong)[:3]}")
         if halves := self.read["sales"] ^ self.read["stock"]:
             self.faults.append(f"atomic: one half of {len(halves)}, as {sorted(halves)[:3]}")
+
+    def resumed_s(self, killed_s: float, ended_s: float) -> float:
+        """From a kill to the first acknowledgement of a send that began after the end of the process."""
+        return min(end for began, end in self.sends if began >= ended_s) - killed_s
 
     def summary(self) -> str:
         counts = ", ".join(f"{name} {len(found)}" for name, found in self.acknowledged.items())

@@ -51,10 +51,10 @@ def test_groups_timers_and_transactions_live_through_a_hundred_kills(tmp_path: P
         trials.skip(*KILLS, "no etcd in PATH: install the package etcd-server")
     numbers = list(trials.chosen(KILLS_TOTAL, KILLS_DEFAULT))
     with elected_nodes(tmp_path, by_links=False) as group:
-        under_a_ledger(group, trials, numbers, (ElectedNodes.killed,))
-        took_s = sorted(seconds for _, seconds in group.took_s)
-        middle, late = took_s[len(took_s) // 2], took_s[min(len(took_s) - 1, len(took_s) * 99 // 100)]
-        print(f"{len(took_s)} kills: p50 {middle:.2f} s, p99 {late:.2f} s until another node served")
+        ledger = under_a_ledger(group, trials, numbers, (ElectedNodes.killed,))
+        resumed_s = [ledger.resumed_s(*kill) for kill in group.kills]
+        trials.figure(f"{percentiles(resumed_s)} until the first acknowledged send")
+        trials.figure(f"{percentiles([took_s for _, took_s in group.took_s])} until another node served")
     trials.count(*KILLS, len(numbers))
 
 
@@ -64,7 +64,7 @@ def under_a_ledger(
     numbers: Sequence[int],
     faults: Sequence[Callable[[ElectedNodes], None]],
     early_s: float = 0.0,
-) -> None:
+) -> FailoverLedger:
     """The faults of these numbers, one after the other. `early_s`: timers may be that early."""
 
     async def disturb() -> None:
@@ -83,6 +83,13 @@ def under_a_ledger(
     print(ledger.summary(), [f"{cause} {took_s:.2f} s" for cause, took_s in group.took_s])
     assert ledger.faults == []
     assert all(ledger.acknowledged.values()), ledger.summary()
+    return ledger
+
+
+def percentiles(took_s: Sequence[float]) -> str:
+    rising = sorted(took_s)
+    p50, p99 = (rising[min(len(rising) - 1, len(rising) * part // 100)] for part in (50, 99))
+    return f"{len(rising)} kills: p50 {p50:.2f} s, p99 {p99:.2f} s"
 
 
 @needs_etcd

@@ -36,6 +36,7 @@ NAME: Final = os.environ.get("SOAK_NAME", "soak")
 RESULT_PATH: Final = Path(f"docs/reports/{NAME}.md")
 _PROPERTY: Final = "trials"
 _SKIPPED: Final = "skipped"
+_FIGURE: Final = "figure of trials"
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,10 @@ class Trials:
         """The same where each of several subjects (RPCs) has its trials: the smallest count is the goal's."""
         self._add(identifier, what, subject, done)
 
+    def figure(self, text: str) -> None:
+        """What was measured, for the end of the output and the page of a soak."""
+        self._node.user_properties.append((_FIGURE, text))
+
     def skip(self, identifier: str, what: str, why: str) -> NoReturn:
         """Nothing of the goal can be run here."""
         self._add(identifier, what, _SKIPPED, 0)
@@ -178,6 +183,7 @@ class Tally:
         self.seconds: dict[tuple[str, str], float] = defaultdict(float)
         self.skipped: set[tuple[str, str]] = set()
         self.failed: list[str] = []
+        self.figures: list[str] = []
         self.commit = _commit() if SOAK else ""  # at the beginning: tests may leave files while they run
 
     def add(self, report: pytest.TestReport) -> None:
@@ -187,6 +193,8 @@ class Tally:
             return
         goals = set()
         for name, value in report.user_properties:
+            if name == _FIGURE and report.when == "call":
+                self.figures.append(str(value))
             if name != _PROPERTY:
                 continue
             identifier, what, subject, done = cast("tuple[str, str, str, int]", value)
@@ -242,6 +250,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for row in (("goal", "what", "of", "passed", "seconds"), *rows):
         identifier, what, wanted, done, seconds = row
         terminalreporter.write_line(f"{identifier:8} {wanted:>10} {done:>18} {seconds:>8}  {what}")
+    for figure in TALLY.figures:
+        terminalreporter.write_line(figure)
     if SOAK and (WHOLE or NAME != "soak") and not is_worker:
         RESULT_PATH.write_text(_page(rows), encoding="utf-8")
 
@@ -262,6 +272,7 @@ def _page(rows: list[tuple[str, str, str, str, str]]) -> str:
         "|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
+        *((*(f"- {figure}" for figure in TALLY.figures), "") if TALLY.figures else ()),
         "The goals are described in [tests.md](tests.md); `SHORT` marks one of which too little was run.",
     ]
     return "\n".join(lines) + "\n"
