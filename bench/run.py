@@ -18,7 +18,8 @@
                                     installed them, and goals of ours alone (not among `every part`)
     make bench ARGS="peers --only W4 idle"      one workload and one row
     make bench ARGS="replicas"      a replica group beside one broker, Kafka, NATS and Redis with copies
-                                    (not among `every part`); `--rounds 9`, `--only async-3 catch-up`
+                                    (not among `every part`); `--rounds 9`, `--only async-3 catch-up`,
+                                    `--against TREE`: one broker beside that tree of the commit before
     make bench-pipeline             the data pipeline on Spark (not among `every part`)
 
 Prints a table and writes JSON. A figure with a goal says whether it is reached; nothing here is a test.
@@ -232,7 +233,8 @@ async def run(arguments: argparse.Namespace) -> list[Report]:
         report = Report(TITLES[part], about)
         more: dict[str, Any] = {"messages": arguments.messages} if part == "trees" else {}
         more |= {"only": arguments.only} if part in CHOSEN else {}
-        more |= {"rounds": arguments.rounds} if part == REPLICAS else {}
+        if part == REPLICAS:
+            more |= {"rounds": arguments.rounds, "against": arguments.against}
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="trovemq-bench-") as scratch:
             await measured(report, Path(scratch), quick=arguments.quick, **more)
         reports.append(report)
@@ -266,6 +268,7 @@ def main() -> None:
         help="of the part `peers`: W1 to W7, Single, rows' names; of `replicas`: sections' names",
     )
     parser.add_argument("--rounds", type=int, default=replicas.ROUNDS, help="of the part `replicas`")
+    parser.add_argument("--against", type=Path, help="of the part `replicas`: the tree of the commit before")
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench.json"), help="where to write the figures"
     )

@@ -23,6 +23,7 @@ from bench.peers.task import (
     paced,
     stamped,
     timed,
+    until_input_ends,
 )
 
 JARS = HOME / "kafka" / "libs"
@@ -81,6 +82,22 @@ class Client:
             producer.wait_until(number + 1)
 
         return await timed(task, send)
+
+    async def steady(self, settings: dict[str, Any], task: Task) -> Answer:
+        producer = _Producer(settings, task, at_once=True)
+
+        def send(number: int) -> None:
+            producer.send(body(number))
+            producer.wait_until(number + 1)
+
+        return await until_input_ends(send)
+
+    def leader(self, settings: dict[str, Any], task: Task) -> Answer:
+        """The broker that leads the topic's partition, and how many copies are in sync."""
+        from confluent_kafka.admin import AdminClient
+
+        found = AdminClient(settings).list_topics(task.topic, timeout=10).topics[task.topic].partitions[0]
+        return {"count": 1, "leader": found.leader, "in_sync": len(found.isrs)}
 
     def produce(self, settings: dict[str, Any], task: Task) -> Answer:
         """in_flight 0: as many as the client takes."""

@@ -22,6 +22,7 @@ from bench.peers.task import (
     paced,
     stamped,
     timed,
+    until_input_ends,
 )
 from trovemq.options import ClientOptions
 from trovemq.testing import free_port
@@ -77,6 +78,10 @@ class Single:
                 size += len(message.body)
                 got += 1
         return watch.answer(got, size=size)
+
+    async def steady(self, client: trovemq.Client, task: Task) -> Answer:
+        async with client.producer(task.topic, idempotent=True) as producer:
+            return await until_input_ends(lambda number: producer.send(body(number)))
 
     async def live_send(self, client: trovemq.Client, task: Task) -> None:
         async with client.producer(task.topic) as producer:  # waits for the answers at its end

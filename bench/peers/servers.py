@@ -20,6 +20,27 @@ START_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_S: Final = 180.0
 
 
+def client_command(peer: Peer, client: str, work: str, task: Task) -> list[str]:
+    """A process that does one workload."""
+    begin = [str(peer.python), "-m", "bench.peers.client", peer.module, client, work]
+    return [*begin, json.dumps(asdict(task))]
+
+
+def run_client(peer: Peer, client: str, work: str, task: Task) -> Answer:
+    """One workload."""
+    done = subprocess.run(
+        client_command(peer, client, work, task),
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{peer.name}, {client}, {work}: {done.stderr[-2000:]}")
+    answer: Answer = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A running broker."""
@@ -31,17 +52,7 @@ class Server:
     def run(self, client: str, work: str, task: Task) -> Answer:
         """One workload. Adds the server's processor time: `server_us` a message."""
         before = scheduled_seconds(self.pid)
-        command = [str(self.peer.python), "-m", "bench.peers.client", self.peer.module, client, work]
-        done = subprocess.run(
-            [*command, json.dumps(asdict(task))],
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{self.peer.name}, {client}, {work}: {done.stderr[-2000:]}")
-        answer: Answer = json.loads(done.stdout.splitlines()[-1])
+        answer = run_client(self.peer, client, work, task)
         spent = scheduled_seconds(self.pid) - before
         return answer | {"server_us": spent / max(answer["count"], 1) * 1e6}
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the brokers of `make bench ARGS=peers` below $PEERS (default ~/.cache/peers), with package clients alone: apt-get
-# (as root, where a server is not there yet), pip, mvn (Java 17 or newer), gcc. Safe to run again. A broker that
+# (as root, where a server is not there yet), pip, mvn (Java 17 or newer), go (a NATS that can sync), gcc. Safe to run again. A broker that
 # cannot be installed is left out of the benchmark. $PYTHON: the interpreter of their clients, which should be ours
 # (`make setup PYTHON=...`).
 set -euo pipefail
@@ -21,6 +21,11 @@ fi
 
 [ -x "$PEERS/venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$PEERS/venv"
 "$PEERS/venv/bin/pip" install -q uvloop redis==8.1.0 hiredis nats-py==2.16.0 confluent-kafka==2.16.1
+
+# Debian's NATS cannot sync before it acknowledges.
+if command -v go >/dev/null && ! [ -x "$PEERS/bin/nats-server" ]; then
+  (cd / && GOBIN="$PEERS/bin" go install github.com/nats-io/nats-server/v2@v2.15.3)
+fi
 
 # Kafka; RocketMQ's nameserver, broker and proxy, for the official clients' rows.
 for peer in kafka rocketmq; do

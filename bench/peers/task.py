@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ BODY_SIZE: Final = 1024
 LIVE_TIMEOUT_S: Final = 15.0
 GROUP_TIMEOUT_S: Final = 60.0
 """Maximum time until the servers know each other."""
+PAUSE_S: Final = 0.005
 _POOL: Final = os.urandom(1 << 20)
 _STAMP: Final = struct.Struct("<q")
 
@@ -87,6 +89,25 @@ async def timed(task: Task, send: Callable[[int], Any]) -> Answer:
             await sent
         times.append((now() - started) / 1e3)
     return watch.answer(len(times)) | latencies(times)
+
+
+async def until_input_ends(send: Callable[[int], Any]) -> Answer:
+    """One send after the other, with a pause between them, until the input of this process ends. `sends`:
+    when each began and ended, and its error; empty: it was acknowledged."""
+    ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+    sends: list[tuple[float, float, str]] = []
+    print("ready", flush=True)
+    while not ended.done():
+        began, error = time.perf_counter(), ""
+        try:
+            sent = send(len(sends))
+            if isawaitable(sent):
+                await sent
+        except Exception as fault:
+            error = repr(fault)
+        sends.append((began, time.perf_counter(), error))
+        await asyncio.sleep(PAUSE_S)
+    return {"count": len(sends), "sends": sends}
 
 
 async def paced(task: Task, send: Callable[[int], Any]) -> None:

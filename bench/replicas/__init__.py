@@ -5,4 +5,5 @@
 - `run`      the part `replicas` of `make bench`
 - `catch_up` a node with an empty store beside live sends
 - `sender`   the process that sends them
+- `fail_over` kills of the leader, and planned switch-overs, under a client that sends
 """

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -19,8 +18,7 @@ from bench import limits
 from bench.peers import ours
 from bench.peers.servers import Server
 from bench.peers.task import BODY_SIZE, Task
-from bench.processes import ROOT
-from bench.replicas.groups import LOOK_S, Node, group_of, our_nodes
+from bench.replicas.groups import LOOK_S, Node, group_of, our_nodes, sending
 from bench.report import Report
 from trovemq import sync
 
@@ -86,7 +84,8 @@ def _round(client: sync.Client, leader: Node, joining: Node, directory: Path) ->
     """The joining node does not run, and does not at the end."""
     shutil.rmtree(joining.store, ignore_errors=True)
     limits.warm_page_cache(directory)
-    with _sending(leader) as sender:
+    command = [sys.executable, "-m", "bench.replicas.sender", leader.address, TOPIC, str(RATE)]
+    with sending(command) as sender:
         time.sleep(SETTLE_S)
         before = (time.perf_counter(), time.perf_counter() + BEFORE_S)
         time.sleep(BEFORE_S)
@@ -118,22 +117,6 @@ def _end(client: sync.Client, name: str) -> int:
     """Where the node's log ends; 0 if it does not answer."""
     found = group_of(client)
     return next((node.end or 0 for node in found.nodes if node.node == name), 0) if found else 0
-
-
-@contextmanager
-def _sending(leader: Node) -> Iterator[subprocess.Popen[str]]:
-    """A process that sends."""
-    command = [sys.executable, "-m", "bench.replicas.sender", leader.address, TOPIC, str(RATE)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as sender:
-        assert sender.stdout is not None
-        try:
-            if not sender.stdout.readline():
-                raise RuntimeError("the sender ended before it was ready")
-            yield sender
-        finally:
-            sender.kill()
 
 
 def _ended(sender: subprocess.Popen[str]) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from bench.peers import jetstream, kafka, redis_streams
 from bench.peers.peer import Command, Peer
 from bench.peers.servers import Server
-from bench.replicas.groups import Group, processes
+from bench.replicas.groups import Group, Program, programs
 from trovemq.testing import free_port
 
 KAFKA: Final = kafka.PEER
@@ -19,7 +19,7 @@ NATS: Final = jetstream.PEER
 REDIS: Final = redis_streams.PEER
 _KAFKA_PROPERTIES: Final = """process.roles={roles}
 node.id={number}
-controller.quorum.voters=1@127.0.0.1:{controller}
+controller.quorum.voters={voters}
 listeners={listeners}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -46,23 +46,38 @@ def peer_group(peer: Peer, directory: Path, count: int, *, synced: bool) -> Iter
     for place in places:
         place.mkdir(parents=True)
     commands = _COMMANDS[peer.name](places, ports, synced)
-    with processes(directory, commands, ports) as pids:
-        yield Group(peer.name, Server(peer, pids[0], f"127.0.0.1:{ports[0]}"), tuple(pids[1:]))
+    with programs(directory, commands, ports) as started:
+        first, *others = [one.pid for one in started]
+        yield Group(peer.name, Server(peer, first, f"127.0.0.1:{ports[0]}"), tuple(others))
 
 
-def _kafka(places: list[Path], ports: list[int], _synced: bool) -> list[Command]:
-    """The first one is the controller, too. To sync is a topic's setting."""
-    controller, commands = free_port(), list[Command]()
+@contextmanager
+def kafka_quorum(directory: Path, count: int) -> Iterator[tuple[list[Program], str]]:
+    """New servers of Kafka, each of them a controller, too, so that any of them may end; their addresses."""
+    directory = directory.resolve()
+    ports = [free_port() for _ in range(count)]
+    places = [directory / f"server-{number}" for number in range(1, count + 1)]
+    for place in places:
+        place.mkdir(parents=True)
+    with programs(directory, _kafka(places, ports, False, controllers=count), ports) as started:
+        yield started, ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def _kafka(places: list[Path], ports: list[int], _synced: bool, *, controllers: int = 1) -> list[Command]:
+    """The first ones are controllers, too. To sync is a topic's setting."""
+    theirs, commands = [free_port() for _ in range(controllers)], list[Command]()
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(theirs, 1))
     for number, (place, port) in enumerate(zip(places, ports, strict=True), 1):
         listeners = f"PLAINTEXT://127.0.0.1:{port}"
-        is_controller = number == 1
+        is_controller = number <= controllers
         properties = place / "server.properties"
         properties.write_text(
             _KAFKA_PROPERTIES.format(
                 roles="broker,controller" if is_controller else "broker",
                 number=number,
-                controller=controller,
-                listeners=listeners + (f",CONTROLLER://127.0.0.1:{controller}" if is_controller else ""),
+                voters=voters,
+                listeners=listeners
+                + (f",CONTROLLER://127.0.0.1:{theirs[number - 1]}" if is_controller else ""),
                 port=port,
                 directory=place,
             )
@@ -97,4 +112,8 @@ def _redis(places: list[Path], ports: list[int], synced: bool) -> list[Command]:
     return commands
 
 
-_COMMANDS: Final = {KAFKA.name: _kafka, NATS.name: _nats, REDIS.name: _redis}
+_COMMANDS: Final[dict[str, Callable[[list[Path], list[int], bool], list[Command]]]] = {
+    KAFKA.name: _kafka,
+    NATS.name: _nats,
+    REDIS.name: _redis,
+}

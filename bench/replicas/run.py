@@ -20,7 +20,7 @@ from bench import limits
 from bench.peers import ours
 from bench.peers.peer import Peer
 from bench.peers.task import Answer, Task
-from bench.replicas import catch_up
+from bench.replicas import catch_up, fail_over
 from bench.replicas.groups import Group, our_group
 from bench.replicas.peers import KAFKA, NATS, REDIS, peer_group
 from bench.report import Report, median_ratio
@@ -33,6 +33,7 @@ SINGLES: Final = 3_000
 IN_FLIGHT: Final = 16_000
 """Of our client, in batches of 1,000; Kafka's has as many as it takes."""
 WARM_SECONDS: Final = 1.0
+BEFORE_GOAL: Final = 0.98
 ABOUT: Final = (
     "A group of 2 or 3 nodes (`ack = replicated`, `in_sync_min = 2`) beside Kafka with as many brokers\n"
     "(replication factor as many, `acks=all`, `min.insync.replicas=2`; KRaft, the first one is the\n"
@@ -52,20 +53,26 @@ ABOUT: Final = (
     "  first record to the leader's end at its start; at the leader's default rate (100 MB/s), and without\n"
     "  a limit. Beside it a client sends 200 messages a second to the leader; the copies that acknowledge\n"
     "  are the two others. Of a copy of as many bytes by a program: pieces of 1 MiB read and written, and\n"
-    "  one sync at the end.\n\n"
+    "  one sync at the end.\n"
+    "- Kills and planned switch-overs: a client sends one message after the other, 5 ms after the answer.\n"
+    "  Time from the kill to the first acknowledgement of a send that began after the end of the process.\n"
+    "  Ours with an etcd of one member and the settings by default; Kafka with three controllers, and its\n"
+    "  settings by default. The page of the soak has the p99 of a hundred kills.\n"
+    "- The commit before: its tree (`--against`), one broker without copies, by the client of this tree.\n\n"
 )
 
 Section = Callable[["Bench"], None]
 
 
 class Bench(NamedTuple):
-    """A run. quick: a tenth of the messages, a third of the time."""
+    """A run. quick: a tenth of the messages, a third of the time. against: the tree of the commit before."""
 
     report: Report
     directory: Path
     rounds: int
     quick: bool
     began: float
+    against: Path | None = None
 
     def say(self, text: str) -> None:
         """Progress."""
@@ -81,10 +88,16 @@ class Entrant(NamedTuple):
 
 
 async def measure_replicas(
-    report: Report, directory: Path, *, quick: bool, only: Sequence[str] = (), rounds: int = ROUNDS
+    report: Report,
+    directory: Path,
+    *,
+    quick: bool,
+    only: Sequence[str] = (),
+    rounds: int = ROUNDS,
+    against: Path | None = None,
 ) -> None:
     """Everything, or the sections of these names. A section that fails costs its own figures only."""
-    bench = Bench(report, directory, rounds, quick, time.perf_counter())
+    bench = Bench(report, directory, rounds, quick, time.perf_counter(), against)
     report.notes.append(f"{rounds} rounds." + (" `--quick`: only ratios count." if quick else ""))
     installed = [peer.version() for peer in (KAFKA, NATS, REDIS) if _missing(bench, peer) is None]
     report.notes.append("Measured: " + ", ".join([ours.PEER.version(), *installed]) + ".")
@@ -189,6 +202,27 @@ def _singles(bench: Bench, *, synced: bool) -> None:
             report.add(name, _ratio(mine, found[peer.name], "p50_us"), "x", at_most=bound)
 
 
+# --- one broker beside the commit before --------------------------------------------------------------------
+def _before(bench: Bench, *, synced: bool) -> None:
+    """The price of the seams."""
+    case = f"one broker without copies, {_flush(synced)}"
+    name = f"{case}: rate to that of the commit before"
+    if bench.against is None:
+        reason = "no tree of that commit was named: --against TREE"
+        bench.report.not_shown(name, "x", reason, at_least=BEFORE_GOAL)
+        return
+    with ExitStack() as stack:
+        entrants = {}
+        for place, tree in (("now", None), ("before", bench.against.resolve())):
+            group = our_group(bench.directory / place, 1, synced=synced, tree=tree)
+            entrants[place] = Entrant(stack.enter_context(group), "batch", IN_FLIGHT)
+        seconds = SECONDS / (3 if bench.quick else 1)
+        found = _measure_all(bench, case, entrants, "produce", MESSAGES, seconds, synced=synced)
+    bench.report.add(name, _ratio(found["now"], found["before"], "rate"), "x", at_least=BEFORE_GOAL)
+    ratio = _ratio(found["now"], found["before"], "servers_us")
+    bench.report.add(f"{case}: processor to that of the commit before", ratio, "x")
+
+
 def _unfit(peer: Peer, *, synced: bool) -> str:
     """Why it cannot be measured; empty if it can."""
     if missing := peer.missing():
@@ -249,6 +283,10 @@ def _catch_up(bench: Bench) -> None:
     catch_up.measure(bench.report, bench.directory, bench.say, rounds=bench.rounds, quick=bench.quick)
 
 
+def _fail_over(bench: Bench) -> None:
+    fail_over.measure(bench.report, bench.directory, bench.say, quick=bench.quick)
+
+
 SECTIONS: Final[dict[str, Section]] = {
     "async-2": lambda bench: _batches(bench, 2, synced=False),
     "async-3": lambda bench: _batches(bench, 3, synced=False),
@@ -257,5 +295,8 @@ SECTIONS: Final[dict[str, Section]] = {
     "single-sync": lambda bench: _singles(bench, synced=True),
     "single-async": lambda bench: _singles(bench, synced=False),
     "catch-up": _catch_up,
+    "fail-over": _fail_over,
+    "before-async": lambda bench: _before(bench, synced=False),
+    "before-sync": lambda bench: _before(bench, synced=True),
 }
 """By the name for `--only`."""

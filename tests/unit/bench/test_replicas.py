@@ -12,6 +12,7 @@ from bench.peers.peer import Peer
 from bench.peers.task import Answer
 from bench.replicas import run
 from bench.replicas.catch_up import _p99
+from bench.replicas.fail_over import Change, Sends
 from bench.replicas.peers import KAFKA, NATS, REDIS
 from bench.report import Report
 
@@ -82,6 +83,23 @@ def test_sends_count_by_when_they_were_due() -> None:
     assert _p99(times, 100, 200) == 3.0
     with pytest.raises(RuntimeError, match="too few"):
         _p99(times, 500, 600)
+
+
+def test_a_kill_lasts_until_a_send_that_began_after_it_is_acknowledged() -> None:
+    """The old leader may have answered one that began before."""
+    sends = Sends([(9.9, 10.1, ""), (10.2, 10.9, "NOT_LEADER"), (11.0, 12.5, ""), (12.6, 12.7, "")])
+    assert sends.resumed_s(Change(10.0, 10.05)) == pytest.approx(2.5)
+    assert sends.failed == 1
+    assert sends.longest_s(Change(10.0, 10.05), 13.0) == pytest.approx(1.5)
+    with pytest.raises(RuntimeError, match="no send was acknowledged"):
+        sends.resumed_s(Change(13.0, 13.1))
+
+
+def test_a_broker_without_a_tree_to_compare_says_so(tmp_path: Path) -> None:
+    report = Report("replicas")
+    run._before(run.Bench(report, tmp_path, 5, quick=True, began=time.perf_counter()), synced=False)
+    (figure,) = report.figures
+    assert "--against TREE" in figure.reason
 
 
 class _Nothing:
