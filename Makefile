@@ -147,6 +147,7 @@ ifeq ($(ARGS),)
 	@$(RUN) -m tests.conformance.run --brokers 2 --tls
 	@$(RUN) -m tests.conformance.changes --tls
 	@$(RUN) -m tests.conformance.failover --tls
+	@$(RUN) -m tests.conformance.beside_rocketmq
 else
 	@$(RUN) -m tests.conformance.run $(ARGS)
 endif

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +25,19 @@ from trovemq_broker.cluster.call_forwarding import CallForwarder
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.registration import Registrations
+from trovemq_broker.cluster.rocketmq_registration import RocketmqRegistrations
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.cluster.view import BrokerView
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
-from trovemq_broker.daemon.config_wiring import ClusterParts, serve_messages, show_config
+from trovemq_broker.daemon.config_wiring import (
+    ClusterParts,
+    Registering,
+    serve_messages,
+    show_config,
+    stop_all,
+)
 from trovemq_broker.daemon.led_store import LedStore
 from trovemq_broker.daemon.opening import (
     clock_ms,
@@ -47,6 +54,7 @@ from trovemq_broker.daemon.readiness_reasons import (
 )
 from trovemq_broker.daemon.recovery_log import log_recovery
 from trovemq_broker.daemon.replica.store_place import check_single
+from trovemq_broker.daemon.rocketmq_topics import TopicsForRocketmq
 from trovemq_broker.daemon.security import AccessCollector, access_of, gate_of, open_security
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.daemon.store_owner import take_store
@@ -59,6 +67,7 @@ from trovemq_broker.server.monitoring.metrics import BrokerCollector
 from trovemq_broker.server.monitoring.traffic import Traffic
 from trovemq_broker.server.remoting.gate import RemotingGate
 from trovemq_broker.state.consumer_state import ConsumerState
+from trovemq_daemon import clocks
 from trovemq_daemon.addresses import Address, warn_of_open
 from trovemq_daemon.early_imports import import_early
 from trovemq_daemon.grpc_server import GrpcServer
@@ -249,13 +258,13 @@ class BrokerApp:
         )
         core = services.core
         registrations = self._registrations(services.view)
+        everywhere: Sequence[Registering] = (registrations, self._at_rocketmq(services))
         watches = self._route_watches(routes, core.turns)
         services.add_to(self._grpc.server)
         self._add_remoting(services)
         self._registry.register(BrokerCollector(services.statistics))
         self._registry.register(RoutesCollector(routes, registrations.leaving_out))
         self._registry.register(ForwardsCollector(calls))
-        add_registration_reasons(self._readiness, registrations)
         add_store_reasons(self._readiness, core, services.tasks)
         self._readiness.add_warning("drain", lambda: drain_warning(services.drain_control))
         show_config(self._readiness, self._registry, self._serving_gate, services.config)
@@ -267,11 +276,11 @@ class BrokerApp:
                 await watches.start()
                 await services.start()
                 await self._start(listening)
-                serving = serve_messages(services.config, self._serving_gate, registrations)
+                serving = serve_messages(services.config, self._serving_gate, everywhere)
                 others.append(group.create_task(serving, name="serve-messages"))
                 await stop.wait()
                 get_logger().info("broker.stopping", reason=stop.reason)
-                await self._drain(services, registrations)
+                await self._drain(services, everywhere)
                 await commit
                 for task in others:
                     task.cancel()
@@ -302,7 +311,7 @@ class BrokerApp:
 
     def _registrations(self, view: BrokerView) -> Registrations:
         settings = self._settings
-        return Registrations(
+        made = Registrations(
             settings.nameserver_addresses,
             view,
             settings,
@@ -310,6 +319,19 @@ class BrokerApp:
             self._registration_channels,
             self._registration_credentials,
         )
+        add_registration_reasons(self._readiness, made)
+        return made
+
+    def _at_rocketmq(self, services: BrokerServices) -> RocketmqRegistrations:
+        settings, view, groups = self._settings, services.view, services.core.groups
+        announced = TopicsForRocketmq(services.core, view)
+        nameservers = settings.rocketmq_nameserver_addresses
+        made = RocketmqRegistrations(nameservers, announced, settings, random.random, clocks.wall_ms())
+        if nameservers:
+            view.add_change_listener(made.changed)
+            groups.add_change_listener(made.changed)
+            self._readiness.add_warning("rocketmq_nameservers", made.warning)
+        return made
 
     def _route_watches(self, routes: ClusterRoutes, turns: Turns) -> RouteWatches:
         settings = self._settings
@@ -344,11 +366,11 @@ class BrokerApp:
         services = {"listen": listening.grpc, "tls_listen": listening.tls}
         warn_of_open((services if self._gate is None else {}) | {"http": listening.http})
 
-    async def _drain(self, services: BrokerServices, registrations: Registrations) -> None:
+    async def _drain(self, services: BrokerServices, registrations: Sequence[Registering]) -> None:
         self._problem = "stopping"
         timeout_s = self._settings.drain_time_max_ms / 1000
         await self._grpc.set_serving(False)
-        await registrations.stop()
+        await stop_all(registrations)
         await services.drain(timeout_s)
         await self._grpc.stop(min(timeout_s, CALLS_END_S))
 

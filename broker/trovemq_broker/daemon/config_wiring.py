@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -15,7 +17,7 @@ from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
 from trovemq_broker.cluster.config_store import ConfigStore
-from trovemq_broker.cluster.registration import Registrations, registration_channels
+from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.view import LocalBroker
 from trovemq_broker.cluster_config.entries import ClockMs
 from trovemq_broker.cluster_config.local_tables import LocalTables
@@ -90,12 +92,26 @@ def show_config(
     readiness.add_warning("configuration", node.condition.warning)
 
 
-async def serve_messages(node: ConfigNode, gate: ServingGate, registrations: Registrations) -> None:
+class Registering(Protocol):
+    """The registrations with nameservers."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def serve_messages(node: ConfigNode, gate: ServingGate, registrations: Sequence[Registering]) -> None:
     """Serves messages, and registers this broker at nameservers: not before it has a configuration, and
     not after it was removed from the cluster."""
     await node.until_serves()
     gate.refusal = None  # no call asks while messages are served
-    registrations.start()
+    for each in registrations:
+        each.start()
     await node.until_removed()
     gate.refusal = node.condition.refusal
-    await registrations.stop()
+    await stop_all(registrations)
+
+
+async def stop_all(registrations: Sequence[Registering]) -> None:
+    """Unregisters this broker everywhere."""
+    await asyncio.gather(*(each.stop() for each in registrations))

@@ -24,7 +24,8 @@ from trovemq_broker.maintenance.group_expiry import EXPIRY_MIN_MS
 from trovemq_broker.produce.append import AppendSettings
 from trovemq_broker.produce.flush_settings import FlushSettings
 from trovemq_broker.server.core.settings import CoreSettings, ReadSettings, RegistrySettings
-from trovemq_daemon.addresses import Address
+from trovemq_daemon.addresses import Address, parse_address
+from trovemq_daemon.errors import SettingsError
 from trovemq_daemon.grpc_server import GrpcLimits
 from trovemq_daemon.grpc_transport import GrpcTransport
 from trovemq_daemon.private_files import read_credentials
@@ -59,6 +60,9 @@ class ConnectionSettings:
     remoting_enable: Annotated[bool, setting()] = False
     """Whether RocketMQ's remoting protocol is served, too, on the ports of gRPC: for clients of 4.x, and the
     remoting clients of 5.x."""
+    rocketmq_nameserver: Annotated[tuple[str, ...], setting("HOST:PORT")] = ()
+    """Nameservers of RocketMQ itself at which this broker registers, by remoting, separated by commas: it is
+    one more broker of their clusters."""
     grpc_receive_size_max: Annotated[
         int, setting("bytes", 65_536, JAVA_INT_MAX, rocketmq="grpcMaxInboundMessageSize")
     ] = 136_314_880
@@ -124,6 +128,7 @@ class BrokerSettings(
         yield from self.transport_problems(self.grpc_transport, self.listen)
         if self.remoting_enable and self.grpc_transport != "trovemq":
             yield "remoting_enable needs grpc_transport = trovemq: the protocols share a port"
+        yield from self._rocketmq_problems()
         if self.body_size_max > self.batch_size_max:
             yield f"body_size_max {self.body_size_max} must not exceed batch_size_max {self.batch_size_max}"
         if self.group_expiry_ms and self.group_expiry_ms < EXPIRY_MIN_MS:
@@ -137,6 +142,24 @@ class BrokerSettings(
         ):
             if getattr(self, least) > getattr(self, most):
                 yield f"{least} must not exceed {most}"
+
+    def _rocketmq_problems(self) -> Iterator[str]:
+        if not self.rocketmq_nameserver:
+            return
+        if not self.remoting_enable:
+            yield "rocketmq_nameserver needs remoting_enable: clients of that nameserver use remoting"
+        named = self.owner_named if not list(self.config_problems()) else None
+        if named is not None and named.name != self.name and not (named.address or self.nameserver):
+            yield "with rocketmq_nameserver alone, config_owner must be NAME@HOST:PORT: no route has it"
+        try:
+            if any(address.port == 0 for address in self.rocketmq_nameserver_addresses):
+                yield "a nameserver's port must not be 0"
+        except SettingsError as error:
+            yield from error.problems
+
+    @property
+    def rocketmq_nameserver_addresses(self) -> tuple[Address, ...]:
+        return tuple(dict.fromkeys(parse_address(text) for text in self.rocketmq_nameserver))
 
     def store_settings(self, own: Address) -> StoreSettings:
         """The engine's settings. STOREHOST is the broker's own address, with an IP address as its host."""

@@ -80,7 +80,7 @@ public final class Suite {
         return text;
     }
 
-    /** Consumers store their offsets every 5 s. */
+    /** Some are late: consumers store their offsets every 5 s. */
     private static void shown(String expected, String... words) throws Exception {
         for (int attempt = 0; attempt < 20 && !run(words).contains(expected); attempt++) {
             Thread.sleep(1000);
@@ -137,7 +137,7 @@ public final class Suite {
         String status = ok(shows("#Max Offset"), "topicStatus", "-t", made);
         Harness.expect(status.lines().filter(line -> line.matches("\\S+ +[01] +0 +0 *")).count(), 2L, status);
         ok(shows("success"), "updateTopic", "-b", ADDRESS, "-t", made, "-r", "3", "-w", "3");
-        ok(shows("\"readQueueNums\":3"), "topicRoute", "-t", made);
+        shown("\"readQueueNums\":3", "topicRoute", "-t", made); // a broker registers a change soon after it
         ok(shows("success"), "updateTopicPerm", "-b", ADDRESS, "-t", made, "-p", "4");
         Harness.refused(() -> send(made, "closed"), "a send to a closed topic");
         ok(shows(cluster()), "topicClusterList", "-t", made);
