@@ -3,7 +3,8 @@
     make conformance                         every language that this machine has, and then changes.py
     make conformance ARGS="python"           one of them
     make conformance ARGS="--tls --authentication"    over TLS, as a user who may send and consume
-    make conformance ARGS="remoting"         Java's client of the remoting protocol
+    make conformance ARGS="remoting remoting4"    Java's client of the remoting protocol, 5.4.0 and 4.9.8
+    make conformance ARGS="remoting_go spring"    Go's client of it, and RocketMQ's Spring Boot starter
     make conformance ARGS="mqadmin mqadmin4"    RocketMQ's command line of 5.4.0, and of 4.9.8
     make conformance ARGS="mqadmin --authentication"    its commands of users and rules
     make conformance ARGS="--brokers 2"      against a cluster, of which the clients get one address
@@ -43,17 +44,25 @@ LANGUAGES = ("python", "java", "nodejs")
 BY_TLS_ONLY = ("go",)
 ALL_LANGUAGES = (*LANGUAGES, *BY_TLS_ONLY)
 REMOTING = "remoting"
-"""Java's client of the remoting protocol: against one broker, without TLS and log-ins."""
+CLIENTS = {REMOTING: "5.4.0", "remoting4": "4.9.8"}
+"""Java's client of the remoting protocol, by release: against one broker, without TLS and log-ins."""
 MQADMIN = {"mqadmin": "5.4.0", "mqadmin4": "4.9.8"}
-"""RocketMQ's command line, by release: one suite, as for REMOTING."""
-BY_REMOTING = (REMOTING, *MQADMIN)
+"""RocketMQ's command line, by release: one suite, as for CLIENTS."""
+RELEASES = {**CLIENTS, **MQADMIN}
+REMOTING_GO = "remoting_go"
+SPRING = "spring"
+BY_REMOTING_IN_JAVA = (*RELEASES, SPRING)
+BY_REMOTING = (*BY_REMOTING_IN_JAVA, REMOTING_GO)
+MOVED = ("org.apache.rocketmq.remoting.protocol.heartbeat", "org.apache.rocketmq.common.protocol.heartbeat")
+"""A package of 5.x, and where 4.9 has it."""
 USERS = "mqadmin"
 """With --authentication its cases are the commands of users and rules."""
 JAVA = ("java", "javac", "mvn")
 TOOLS = {
     "python": (),
     "java": JAVA,
-    **dict.fromkeys(BY_REMOTING, JAVA),
+    **dict.fromkeys(BY_REMOTING_IN_JAVA, JAVA),
+    REMOTING_GO: ("go",),
     "nodejs": ("node", "npm"),
     "go": ("go",),
 }
@@ -130,13 +139,13 @@ def install(language: str, folder: Path) -> list[str]:
         if not (folder / "node_modules").is_dir():
             run_command(["npm", "install", "--no-audit", "--no-fund", "--silent"], folder, INSTALL_S_MAX)
         return ["node", "suite.js"]
-    if language == "go":
+    if language in ("go", REMOTING_GO):
         run_command(["go", "build", "-o", "suite", "."], folder, INSTALL_S_MAX)
         return ["./suite"]
     library = folder / "target" / "lib"
     if not list(library.glob("*.jar")):
         target = f"-DoutputDirectory={library}"
-        release = [f"-Drocketmq.version={MQADMIN[language]}"] if language in MQADMIN else []
+        release = [f"-Drocketmq.version={RELEASES[language]}"] if language in RELEASES else []
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", target, *release]
         run_command(command, folder, INSTALL_S_MAX)
     classes = folder / "target" / "classes"
@@ -170,6 +179,22 @@ def install_python(folder: Path) -> list[str]:
     return [str(python), "-u", "suite.py"]
 
 
+def suite_of(language: str) -> str:
+    """The folder of its suite."""
+    return "mqadmin" if language in MQADMIN else REMOTING if language in CLIENTS else language
+
+
+def add_harness(language: str, source: Path, folder: Path) -> None:
+    """The suites of one programming language share it."""
+    if language in BY_REMOTING_IN_JAVA:
+        shutil.copy(source / "java" / "src" / "Harness.java", folder / "src")
+    elif language == REMOTING_GO:
+        shutil.copy(source / "go" / "harness.go", folder)
+    if language in CLIENTS and CLIENTS[language].startswith("4."):
+        suite = folder / "src" / "Suite.java"
+        suite.write_text(suite.read_text().replace(*MOVED))
+
+
 def run_suite(
     language: str, source: Path, build: Path, endpoints: str, cases: Sequence[str] = (), **environment: str
 ) -> Outcome:
@@ -180,7 +205,7 @@ def run_suite(
     )
     if outcome.skipped:
         return outcome
-    suite = source / ("mqadmin" if language in MQADMIN else language)
+    suite = source / suite_of(language)
     if not suite.is_dir():
         outcome.skipped = f"no suite in {source}"
         return outcome
@@ -188,8 +213,7 @@ def run_suite(
     started = time.monotonic()
     try:
         shutil.copytree(suite, folder, dirs_exist_ok=True)
-        if language in BY_REMOTING:
-            shutil.copy(source / "java" / "src" / "Harness.java", folder / "src")
+        add_harness(language, source, folder)
         command = [*install(language, folder), *cases]
         home = folder / "home"
         home.mkdir(exist_ok=True)
