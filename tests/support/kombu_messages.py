@@ -32,8 +32,8 @@ class FakeMessage(ReceivedFields):
     def nack(self, delay: float | None = None) -> None:
         self._settle(f"nack {delay}")
 
-    def dead_letter(self) -> None:
-        self._settle("dead")
+    def dead_letter(self, reason: str | None = None) -> None:
+        self._settle("dead" if reason is None else f"dead: {reason}")
 
     def extend(self, duration: float) -> None:
         self._settle(f"extend {duration:.0f}")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from queue import Empty
 from typing import Any, Final
 
@@ -315,7 +316,7 @@ class Channel(virtual.Channel):
             payload = payload_of(message)
         except ValueError as error:
             _log.error("%s in topic %s is a dead letter now: %s", message.message_id, message.topic, error)
-            message.dead_letter()
+            self.qos.settle(partial(message.dead_letter, str(error)))
             raise Empty from None
         if is_expired(payload, message, int(time.time() * 1000)):
             message.consumed()
