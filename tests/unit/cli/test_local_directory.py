@@ -213,6 +213,15 @@ async def test_a_directory_that_cannot_be_made_is_a_named_error(tmp_path: Path) 
 
 
 @fake_time
+async def test_the_reason_of_a_file_in_its_place_was_that_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TroveError, match="file is no directory") as caught:
+        async with locked(tmp_path / "file"):
+            raise AssertionError
+    assert caught.value.spec is errors.CLUSTER_DIRECTORY_ILLEGAL
+
+
+@fake_time
 async def test_a_full_disk_refused_the_lock_by_an_unknown_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

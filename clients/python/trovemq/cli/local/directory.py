@@ -77,6 +77,8 @@ def _lock_files(directory: Path) -> tuple[IO[str], IO[str]]:
             raise _illegal(f"{directory} is the store of a broker")
         directory.mkdir(parents=True, exist_ok=True)
         return (directory / "lock").open("a+"), (directory / "daemons.lock").open("a+")
+    except FileExistsError:
+        raise _illegal(f"{directory} is no directory") from None
     except OSError as error:
         raise _illegal(f"{directory}: {error.strerror or error}") from None
 
