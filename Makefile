@@ -148,6 +148,7 @@ ifeq ($(ARGS),)
 	@$(RUN) -m tests.conformance.changes --tls
 	@$(RUN) -m tests.conformance.failover --tls
 	@$(RUN) -m tests.conformance.beside_rocketmq
+	@$(RUN) -m tests.conformance.kills
 else
 	@$(RUN) -m tests.conformance.run $(ARGS)
 endif
