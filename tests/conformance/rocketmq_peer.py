@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from tests.interop.probe import NotHereError, classpath
@@ -24,6 +25,7 @@ _OPTIONS: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+NO_SETTINGS: Final[Mapping[str, object]] = MappingProxyType({})
 _PACKAGE: Final = "org.apache.rocketmq"
 
 
@@ -54,13 +56,11 @@ class RocketMq:
         self.nameserver = f"127.0.0.1:{port}"
         return self.nameserver
 
-    def start_broker(
-        self, name: str, store: Path, cluster: str = "DefaultCluster", **settings: object
-    ) -> str:
+    def start_broker(self, name: str, store: Path, settings: Mapping[str, object] = NO_SETTINGS) -> str:
         """The address of a broker that is registered with the nameserver."""
         port = _free_row()
         values: dict[str, object] = {
-            "brokerClusterName": cluster,
+            "brokerClusterName": "DefaultCluster",
             "brokerName": name,
             "brokerId": 0,
             "autoCreateTopicEnable": False,
