@@ -215,10 +215,10 @@ class BrokerServices:
 
     def _disk(self) -> DiskSpace:
         try:
-            total, _, free = shutil.disk_usage(self._settings.store_path)
+            total, used, free = shutil.disk_usage(self._settings.store_path)
         except OSError:
             return DiskSpace(0, 0)
-        return DiskSpace(total, free)
+        return DiskSpace(total, free, used)
 
     def _addresses(self, others: OtherBrokers) -> dict[str, str]:
         """Of the live brokers of the cluster that this one knows, by name."""

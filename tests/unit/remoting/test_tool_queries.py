@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -225,6 +226,8 @@ NEEDED = [
     "remainHowManyDataToCommit",
     "EndTransactionQueueSize",
     "EndTransactionThreadPoolQueueCapacity",
+    "ackThreadPoolQueueSize",
+    "ackThreadPoolQueueHeadWaitTimeMills",
 ]
 """The keys that the exporter and clusterList read, the first without a check."""
 
@@ -240,6 +243,8 @@ def test_no_key_of_the_runtime_information_is_missing(tmp_path: Path) -> None:
             3
         ] * 3
         assert table["commitLogDirCapacity"].startswith("Total : ")
+        _, used, free = shutil.disk_usage(tmp_path)
+        assert abs(float(table["commitLogDiskRatio"]) - used / (used + free)) < 0.1
         number, unit = table["remainHowManyDataToFlush"].split(" ")
         assert (number.isdigit(), unit) == (True, "B")
         classes = [part.rpartition(":") for part in table["putMessageDistributeTime"].split(" ")]

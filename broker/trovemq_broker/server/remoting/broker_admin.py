@@ -35,18 +35,19 @@ _ALWAYS_0: Final = (
     *("putMessageEntireTimeMax", "putMessageFailedTimes", "putLatency99", "putLatency999"),
     *("remainTransientStoreBufferNumbs", "startAcceptSendRequestTimeStamp", "timerCongestNum"),
     *("timerOffsetBehind", "timerReadBehind", "EndTransactionQueueSize"),
-    *(f"{name}ThreadPoolQueueSize" for name in ("send", "pull", "query")),
-    *(f"{name}ThreadPoolQueueHeadWaitTimeMills" for name in ("send", "pull", "query")),
+    *(f"{name}ThreadPoolQueueSize" for name in ("send", "pull", "query", "ack")),
+    *(f"{name}ThreadPoolQueueHeadWaitTimeMills" for name in ("send", "pull", "query", "ack")),
 )
 _QUEUE_SIZE: Final = "10000"
 """The capacity of queues that are not here: a tool shows the size beside it."""
 
 
 class DiskSpace(NamedTuple):
-    """Of the store's disk, in bytes."""
+    """Of the store's disk, in bytes. `free`: for this user; the file system may keep more for root."""
 
     total: int
     free: int
+    used: int = 0
 
 
 class Surroundings(NamedTuple):
@@ -81,12 +82,13 @@ class BrokerAdmin:
         into = " ".join(f"{rate:.2f}" for rate, _ in self.rates.of_windows())
         out = " ".join(f"{rate:.2f}" for _, rate in self.rates.of_windows())
         disk = around.disk()
-        used = f"{1 - disk.free / disk.total:.2f}" if disk.total else "0.0"
+        usable = disk.used + disk.free
+        used = f"{disk.used / usable:.2f}" if usable else "0.0"
         messages, size = core.traffic.messages_in, core.traffic.bytes_in
         unsynced = core.group_commit.unsynced_bytes
         return {
             **dict.fromkeys(_ALWAYS_0, "0"),
-            **{f"{name}ThreadPoolQueueCapacity": _QUEUE_SIZE for name in ("send", "pull", "query")},
+            **{f"{name}ThreadPoolQueueCapacity": _QUEUE_SIZE for name in ("send", "pull", "query", "ack")},
             "EndTransactionThreadPoolQueueCapacity": _QUEUE_SIZE,
             "bootTimestamp": str(around.started_ms),
             "brokerActive": "true",
