@@ -149,6 +149,7 @@ ifeq ($(ARGS),)
 	@$(RUN) -m tests.conformance.failover --tls
 	@$(RUN) -m tests.conformance.beside_rocketmq
 	@$(RUN) -m tests.conformance.kills
+	@$(RUN) -m tests.conformance.tools_compared
 else
 	@$(RUN) -m tests.conformance.run $(ARGS)
 endif

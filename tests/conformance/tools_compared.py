@@ -1,0 +1,158 @@
+"""What `mqadmin` 5.4.0 prints about our broker and about RocketMQ's, each on a copy of one golden store.
+
+    python -m tests.conformance.tools_compared          the differences, command by command
+
+Each broker registers at a separate RocketMQ nameserver, so that the commands are the same. Figures that no
+two runs have in common are replaced before: addresses, times, rates, places of the disk. A difference that
+is known and explained is in KNOWN; the exit code is 0 if there is no other one. Without Java and Maven, or
+without the golden stores, it does nothing, and says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.conformance.rocketmq_peer import RocketMq, why_missing
+from tests.conformance.run import BUILD, HERE, add_harness, install
+from tests.support.golden import load_manifest, unpack
+from trovemq.testing import BrokerProcess
+
+STORE: Final = "small"
+NAME: Final = "broker-a"
+RUN_S_MAX: Final = 240
+TOPICS: Final = ("AlfaOrders", "AlfaTrans")
+GROUPS: Final = ("Alfa-group", "Alfa-lite")
+VOLATILE: Final = (
+    (r"127\.0\.0\.1:\d+", "ADDRESS"),
+    (r"\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d(,\d+)?", "TIME"),
+    (r"[\w/.-]*/msgbodys/", "BODIES/"),
+    (r"(V5_4_0 +)\d+\.\d+(\(\S+ +)\d+\.\d+(\(.*?) \S+ +(\d\.\d{4} )", r"\1RATE\2RATE\3 HOURS \4"),
+    (r"^(DefaultCluster +broker-a +\d+ +\d+) +\d+ +\d+", r"\1 TODAY"),
+    (r"\s+", " "),
+)
+KNOWN: Final[Mapping[str, str]] = {
+    "topicList": "we have a further system topic, rmq_sys_trovemq_delivery",
+    "consumerProgress": "we name a group's retry topic before the group has an offset in it, with its lag",
+}
+"""By command: why ours differs."""
+LINES_MAX: Final = 40
+
+
+def commands(manifest: Mapping[str, object]) -> list[list[str]]:
+    """Commands that only read, with names and ids of the store."""
+    messages = manifest["messages"]
+    assert isinstance(messages, list)
+    one = next(m for m in messages if m["topic"] == TOPICS[0] and m["keys"] and m["uniqKey"])
+    key = one["keys"].split()[0]
+    made: list[list[str]] = [
+        ["topicList"],
+        *(["topicRoute", "-t", topic] for topic in TOPICS),
+        *(["topicStatus", "-t", topic] for topic in TOPICS),
+        ["topicClusterList", "-t", TOPICS[0]],
+        *(["consumerProgress", "-g", group] for group in GROUPS),
+        *(["getConsumerConfig", "-g", group] for group in GROUPS),
+        ["consumerConnection", "-g", GROUPS[0]],
+        ["statsAll", "-t", TOPICS[0]],
+        ["queryMsgByKey", "-t", TOPICS[0], "-k", key],
+        ["queryMsgByUniqueKey", "-t", TOPICS[0], "-i", one["uniqKey"]],
+        ["queryMsgByOffset", "-t", TOPICS[0], "-b", NAME, "-i", str(one["queueId"]), "-o", "0"],
+        ["queryCq", "-t", TOPICS[0], "-b", "BROKER", "-q", str(one["queueId"]), "-i", "0", "-c", "3"],
+        ["printMsg", "-t", TOPICS[0]],
+        ["clusterList"],
+        ["clusterList", "-m"],
+    ]
+    return made
+
+
+def outputs(
+    command: Sequence[str], wanted: Sequence[Sequence[str]], real: RocketMq, broker: str
+) -> dict[str, str]:
+    """By command. CalledProcessError, TimeoutExpired."""
+    lines = []
+    for words in wanted:
+        here = [broker if word == "BROKER" else word for word in words]
+        lines.append("\t".join([*here, "-n", real.nameserver]))
+    done = subprocess.run(
+        command, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=RUN_S_MAX, check=True
+    )
+    printed = [part.partition("\n")[2] for part in done.stdout.split("\x01")[1:]]
+    return {" ".join(words): text for words, text in zip(wanted, printed, strict=True)}
+
+
+def normalised(text: str) -> list[str]:
+    lines = []
+    for line in text.splitlines():
+        fixed = line
+        for pattern, instead in VOLATILE:
+            fixed = re.sub(pattern, instead, fixed)
+        if fixed.strip():
+            lines.append(fixed.strip())
+    return sorted(lines)
+
+
+def compare(folder: Path) -> dict[str, list[str]]:
+    """The lines that differ, by command."""
+    manifest = load_manifest(STORE)
+    suite = BUILD / "own" / "mqadmin"
+    copytree(HERE / "mqadmin", suite, dirs_exist_ok=True)
+    add_harness("mqadmin", HERE, suite)
+    command = [*install("mqadmin", suite)[:-1], "Outputs"]
+    wanted = commands(manifest)
+    stores = {side: unpack(STORE, folder / side) for side in ("ours", "theirs")}
+    with ExitStack() as processes:
+        beside = {side: RocketMq(processes, folder / f"{side}-home") for side in stores}
+        for real in beside.values():
+            real.start_nameserver()
+        given = dict(manifest["brokerConfig"]).items()
+        config = {name: value for name, value in given if "ize" in name or "Num" in name}
+        their_address = beside["theirs"].start_broker(NAME, stores["theirs"], config)
+        ours = BrokerProcess(
+            name=NAME,
+            store=stores["ours"],
+            cluster="DefaultCluster",
+            remoting_enable=True,
+            rocketmq_nameserver=beside["ours"].nameserver,
+            ready_timeout=180,
+            **config,
+        )
+        processes.enter_context(ours)
+        mine = outputs(command, wanted, beside["ours"], ours.address)
+        other = outputs(command, wanted, beside["theirs"], their_address)
+    found = {}
+    for name in mine:
+        lines = difflib.ndiff(normalised(other[name]), normalised(mine[name]))
+        found[name] = [line for line in lines if line[0] in "+-"]
+    return found
+
+
+def main() -> int:
+    if missing := why_missing():
+        print(f"skipped: {missing}")
+        return 0
+    with TemporaryDirectory(prefix="tools-compared-") as folder:
+        found = compare(Path(folder))
+    unknown = 0
+    for name, lines in found.items():
+        known = KNOWN.get(name.split()[0], "")
+        if not lines:
+            print(f"same    {name}")
+        elif known:
+            print(f"known   {name}: {known}")
+        else:
+            unknown += 1
+            print(f"DIFFERS {name}")
+            print("\n".join(f"    {line[:200]}" for line in lines[:LINES_MAX]))
+    return min(unknown, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
