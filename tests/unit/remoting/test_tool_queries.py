@@ -227,6 +227,7 @@ NEEDED = [
     "EndTransactionQueueSize",
     "EndTransactionThreadPoolQueueCapacity",
     "ackThreadPoolQueueSize",
+    "litePullThreadPoolQueueSize",
     "ackThreadPoolQueueHeadWaitTimeMills",
 ]
 """The keys that the exporter and clusterList read, the first without a check."""

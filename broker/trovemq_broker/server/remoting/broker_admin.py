@@ -30,13 +30,14 @@ _TIMES: Final = (
     *("[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]"),
 )
 """RocketMQ's classes of the time that a put takes."""
+_THREAD_POOLS: Final = ("send", "pull", "litePull", "query", "ack")
 _ALWAYS_0: Final = (
     *("dispatchMaxBuffer", "getMessageEntireTimeMax", "pageCacheLockTimeMills"),
     *("putMessageEntireTimeMax", "putMessageFailedTimes", "putLatency99", "putLatency999"),
     *("remainTransientStoreBufferNumbs", "startAcceptSendRequestTimeStamp", "timerCongestNum"),
     *("timerOffsetBehind", "timerReadBehind", "EndTransactionQueueSize"),
-    *(f"{name}ThreadPoolQueueSize" for name in ("send", "pull", "query", "ack")),
-    *(f"{name}ThreadPoolQueueHeadWaitTimeMills" for name in ("send", "pull", "query", "ack")),
+    *(f"{name}ThreadPoolQueueSize" for name in _THREAD_POOLS),
+    *(f"{name}ThreadPoolQueueHeadWaitTimeMills" for name in _THREAD_POOLS),
 )
 _QUEUE_SIZE: Final = "10000"
 """The capacity of queues that are not here: a tool shows the size beside it."""
@@ -88,7 +89,7 @@ class BrokerAdmin:
         unsynced = core.group_commit.unsynced_bytes
         return {
             **dict.fromkeys(_ALWAYS_0, "0"),
-            **{f"{name}ThreadPoolQueueCapacity": _QUEUE_SIZE for name in ("send", "pull", "query", "ack")},
+            **{f"{name}ThreadPoolQueueCapacity": _QUEUE_SIZE for name in _THREAD_POOLS},
             "EndTransactionThreadPoolQueueCapacity": _QUEUE_SIZE,
             "bootTimestamp": str(around.started_ms),
             "brokerActive": "true",
