@@ -74,12 +74,12 @@ class TlsSettings:
             yield "tls_listen = listen needs grpc_transport = trovemq: a port of grpcio serves one of them"
 
     def _check_tls_addresses(self, listen: Address, *, insecure: bool) -> None:
+        if self.tls_mode != "auto" and not self.shares_port(listen):
+            raise SettingsError("tls_mode is for a port for both: tls_listen is the address of listen then")
         address = self.tls_listen_address
         if address is None:
             return
         check_listen("tls_listen", address, insecure=insecure)
-        if self.tls_mode != "auto" and not self.shares_port(listen):
-            raise SettingsError("tls_mode is for a port for both: tls_listen is the address of listen then")
         if self.tls_advertise:
             parse_advertise(self.tls_advertise, address.port)
 
