@@ -554,7 +554,15 @@ class MessageStore(StoreReplica):
         assert end == self.flushed_offset, "a clean stop has everything on disk"
         assert self.consume_queues.position <= end, "no queue is ahead of the log"
         runs = self.time_runs.saved(end)
-        self._checkpoint.save(end, end, self._flushed_timestamp, self._queue_ends(end), runs, stopped=True)
+        self._checkpoint.save(
+            end,
+            end,
+            self._flushed_timestamp,
+            self._queue_ends(end),
+            runs,
+            stopped=True,
+            rest_is_zero=self._log.rest_is_zero,
+        )
         fault_point("close.before_abort_removed")
         self.files.remove(ABORT_PATH)
         fault_point("close.after_abort_removed")

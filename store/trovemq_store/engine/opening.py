@@ -548,10 +548,11 @@ class _Opening:
         """Cuts the log at `end`. Returns how many bytes after it were not zero."""
         if not self._clean:
             self._log.segments.drop_from(end)
-        if self._clean and self._saved is not None:
+        if self._clean and (saved := self._saved) is not None:
             # At most the bytes of one failed append can be there, which could not be zeroed.
-            size_max = max(self._settings.batch_size_max, run_size_max(self._settings.commit_log_file_size))
-            return zero_after(self._files, self._log, end, size_max)
+            is_zero = saved.log_rest_zero and saved.log_end == end
+            run_size = 0 if is_zero else run_size_max(self._settings.commit_log_file_size)
+            return zero_after(self._files, self._log, end, max(self._settings.batch_size_max, run_size))
         return zero_after(self._files, self._log, end)
 
     def _lower_offsets(self) -> tuple[tuple[str, int], ...]:

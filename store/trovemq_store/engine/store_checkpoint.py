@@ -108,9 +108,10 @@ class StoreCheckpoint:
         *,
         queues: bool = True,
         stopped: bool = False,
+        rest_is_zero: bool = False,
     ) -> None:
         """Writes both files. queues: the consume queues have just been synced; stopped: the store is closed,
-        and its index files count as they are."""
+        and its index files count as they are; rest_is_zero: CommitLog.rest_is_zero of such a store."""
         time_max = self.time_max
         self._checkpoint = self._checkpoint.advanced(physic=timestamp, logics=timestamp if queues else 0)
         if time_max is not None:
@@ -136,6 +137,7 @@ class StoreCheckpoint:
                 log_begin=self._log_begin,
                 time_runs=time_runs,
                 step_ms=self._step_ms(log_end, time_max),
+                log_rest_zero=stopped and rest_is_zero,
                 # Read after queue_ends: no queue has an end there of a record at or above it.
                 commit_offset=committed if self.limited else msgspec.UNSET,
             ),

@@ -168,6 +168,11 @@ class CommitLog:
         self._written = segment
         self.end = end
 
+    @property
+    def rest_is_zero(self) -> bool:
+        """Whether no append has failed whose bytes after the end could not be zeroed."""
+        return self._dirty_end <= self.end
+
     def _write(self, segment: Segment, physical_offset: PhysicalOffset, data: Buffer) -> None:
         try:
             self._zero_dirty(segment)

@@ -23,6 +23,8 @@
                              without it all of the log is read for them
     stepMs                   if store times may step back after logEnd: no later record is earlier than this;
                              else 0
+    logRestZero              whether a clean stop knew that no append had failed whose bytes may lie after
+                             logEnd: the next start does not look for those of the largest one
     commitOffset             of a store with a commit limit: every record below it was committed, and applied
                              to the consume queues; it may be above logEnd. Absent from a single broker's
     crc32                    of the file: store/trovemq_store/files/sealed_json.py
@@ -71,6 +73,7 @@ class StoreState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     runs_sealed: bool = False
     time_runs: list[list[int]] | None = None
     step_ms: int = 0
+    log_rest_zero: bool = False
     commit_offset: PhysicalOffset | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:

@@ -305,3 +305,33 @@ def test_message_index_safe_gives_up_when_no_index_file_can_be_made() -> None:
     assert again.lagging == ["key_index"]
     files.decide = lambda operation, path: None
     assert not again.catch_up(1 << 20)
+
+
+SEGMENT = "commitlog/00000000000000000000"
+LARGE = replace(SMALL, commit_log_file_size=1 << 20, batch_size_max=16 << 10)
+
+
+def test_a_start_after_a_clean_stop_read_a_quarter_of_an_empty_segment() -> None:
+    """256 MiB, of which a next leader's clients wait."""
+    files = FaultyFileSystem(MemoryFileSystem())
+    store = open_store(files, LARGE)
+    send(store, b"kept")
+    store.close(NOW_MS)
+    files.unreadable[SEGMENT] = (100 << 10, 104 << 10)
+    assert len(scan_bodies(open_store(files, LARGE))) == 1
+
+
+def test_bytes_of_a_failed_append_are_zeroed_after_a_clean_stop() -> None:
+    memory = MemoryFileSystem()
+    files = FaultyFileSystem(memory, tear=True)
+    store = open_store(files, LARGE)
+    send(store, b"kept")
+    files.decide = fail_always("write", errno.EIO, SEGMENT)
+    with pytest.raises(TroveError):
+        send(store, b"x" * 1500)
+    files.decide = lambda _operation, _path: None
+    store.close(NOW_MS)
+    memory.open(SEGMENT).write(200 << 10, b"of a large transaction")
+    again = open_store(files, LARGE)
+    assert again.recovery.clean
+    assert not any(files.read_bytes(SEGMENT)[again.end_offset :])
