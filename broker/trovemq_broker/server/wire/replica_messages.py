@@ -17,6 +17,8 @@ from trovemq_broker.replication.status import (
     Role,
 )
 from trovemq_broker.server.wire.replica_members import checked_text, member_of, members_of, members_to
+from trovemq_daemon.addresses import parse_address
+from trovemq_daemon.errors import SettingsError
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import replica_pb2 as pb
@@ -30,8 +32,11 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["ReplicaService"]
 def added_member(request: pb.AddNodeRequest) -> Member:
     """TroveError REQUEST_ILLEGAL."""
     try:
-        return member_of(request.member)._replace(place=NO_PLACE, store_id="")
-    except ValueError as error:
+        member = member_of(request.member)
+        for address in (member.address, member.replication):
+            parse_address(address)
+        return member._replace(place=NO_PLACE, store_id="")
+    except (ValueError, SettingsError) as error:
         raise TroveError(errors.REQUEST_ILLEGAL, str(error)) from None
 
 
