@@ -23,6 +23,7 @@ SETTINGS: Final = StoreSettings(
     index_item_count=4_000,
     store_host="127.0.0.1:10911",
     flush_mode="sync",
+    tables_in_log=True,
 )
 CONSUMERS: Final = ConsumerSettings(new_group_start="begin", timer_log_file_size=512)
 """The timer log gets several files."""
