@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
@@ -93,7 +92,7 @@ async def test_no_message_asks_for_the_configuration_while_they_are_served() -> 
             gate.refusal = broker.node.condition.refusal
             gates.append((gate, registrations))
         tasks = [
-            asyncio.create_task(serve_messages(broker.node, gate, cast(Any, registrations)))
+            asyncio.create_task(serve_messages(broker.node, gate, [registrations]))
             for broker, (gate, registrations) in zip((owner, follower), gates, strict=True)
         ]
         await cluster.until(lambda: all(one.done == ["start"] for _, one in gates))

@@ -67,7 +67,7 @@ def test_each_node_has_its_role_its_copy_and_its_lag() -> None:
         ["d", "follower", "learner", "64", "4,096", "4,000", "0 B", "0 ms", "d:8081"],
     ]
     assert "Not in sync: c." in page
-    assert "</span> c:8081: refused</td>" in page
+    assert "</span> c:8081: refused</div>" in page
 
 
 AWAY = node("b", "unknown", end=None, commit=None, lag_bytes=None, lag_ms=None)

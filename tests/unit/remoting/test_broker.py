@@ -328,9 +328,9 @@ def test_a_first_send_makes_its_topic_where_settings_say_so(tmp_path: Path) -> N
 
 def test_a_request_without_a_handler_is_answered_at_once(tmp_path: Path) -> None:
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
-        answer = await client.ask(1_001)
+        answer = await client.ask(29_999)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert answer.header.remark == " request type 1001 not supported"
+        assert answer.header.remark == " request type 29999 not supported"
 
     with_client(tmp_path, run)
 

@@ -82,7 +82,8 @@ def test_codes_that_are_not_served_are_answered_at_once(tmp_path: Path) -> None:
 
 def test_no_request_is_both_served_and_refused() -> None:
     assert not REFUSED.keys() & ROWS.keys()
-    assert not REFUSED.keys() & {int(code) for code in RequestCode}
+    ours = {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}  # sent to RocketMQ's nameservers
+    assert not REFUSED.keys() & (set(RequestCode) - ours)
 
 
 def test_requests_of_pop_do_not_wait_for_messages_and_the_client_can_pull(tmp_path: Path) -> None:
