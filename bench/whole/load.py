@@ -201,7 +201,8 @@ async def by_id(load: Load, topic: str) -> int:
     async with load.client.producer(topic) as producer:
         receipts = await producer.send_batch([BODY] * 1_500, queue_id=0)
     await asyncio.sleep(1)
-    keys = [receipt.message_id for receipt in receipts]
+    name = "message_id" if hasattr(receipts[0], "message_id") else "unique_key"  # until the first release
+    keys = [getattr(receipt, name) for receipt in receipts]
     load.begin()
     for key in keys:
         answer = await load.client.get(key, topic=topic)
