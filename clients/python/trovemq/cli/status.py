@@ -39,12 +39,14 @@ async def explain_errors(
     if name is None:
         session.show_list(errors.ERRORS, _ERRORS)
         return
-    fields = _ERRORS.fields(find_error(name))
+    row = find_error(name)
+    fields = _ERRORS.fields(row)
     session.output.item(fields)
     if not session.output.objects:
         from trovemq.cli.render import card
 
-        session.output.show(card(fields))
+        shown = {"code": row.number, "retriable": "yes" if row.retriable else "no"}
+        session.output.show(card({**fields, **shown}))
 
 
 def find_error(name: str) -> ErrorSpec:
