@@ -485,6 +485,8 @@ class Admin:
         queue_id: int | None = None,
         timestamp: int | None = None,
         offset: int | None = None,
+        to_earliest: bool = False,
+        to_latest: bool = False,
         to_min: bool = False,
         to_max: bool = False,
         broker: str | None = None,
@@ -497,15 +499,17 @@ class Admin:
             queue_id: One queue; None for all.
             timestamp: Epoch ms: to the first message stored at or after it.
             offset: To this offset.
-            to_min: To the queue's first message.
-            to_max: To the queue's end.
+            to_earliest: To the queue's first message.
+            to_latest: To the queue's end.
+            to_min: The former name of `to_earliest`, until the first release.
+            to_max: The former name of `to_latest`, until then.
             broker: The broker; None for every one that has the topic.
 
         Raises:
             TroveError: REQUEST_ILLEGAL unless exactly one of the four targets is given; TOPIC_NOT_FOUND, …
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
-        target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
+        target = reset_target(timestamp, offset, to_earliest or to_min, to_latest or to_max)
         if queue_id is None:
             brokers = self._pool.routes.brokers_of(topic, broker)
         else:

@@ -140,7 +140,7 @@ def _outcome(sentence: str, group: str, brokers: BrokerAnswers[str]) -> Outcome:
 
 
 # --- its offsets -------------------------------------------------------------------------------------
-_TARGETS: Final = {"min": "to_min", "max": "to_max"}
+_TARGETS: Final = {"earliest": "to_earliest", "latest": "to_latest"}
 
 
 async def _target(client: Client, topic: str, form: Form) -> dict[str, Any]:
@@ -157,7 +157,7 @@ async def _target(client: Client, topic: str, form: Form) -> dict[str, Any]:
 
 def _target_words(target: Mapping[str, Any]) -> list[str]:
     ((name, value),) = target.items()
-    if name in ("to_min", "to_max"):
+    if name in _TARGETS.values():
         return ["--" + name.replace("_", "-")]
     return ["--to-offset" if name == "offset" else "--to-time", str(value)]
 

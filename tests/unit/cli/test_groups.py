@@ -69,6 +69,22 @@ def test_alter_leaves_what_is_not_given_as_it_is_on_each_broker(run: Any) -> Non
 
 
 @pytest.mark.parametrize(
+    ("option", "called"),
+    [
+        ("--to-earliest", "to_earliest"),
+        ("--to-min", "to_earliest"),  # its former name
+        ("--to-latest", "to_latest"),
+        ("--to-max", "to_latest"),
+    ],
+)
+def test_a_reset_has_the_words_of_start_and_takes_the_former_ones(run: Any, option: str, called: str) -> None:
+    run("group", "create", "billing")
+    assert run("group", "reset", "billing", "orders", option).code == 0
+    ((_, made),) = [call for call in run.client.groups.calls if call[0] == "reset"]
+    assert {name for name in ("to_earliest", "to_latest") if made[name]} == {called}
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("create", "g", "--backoff", "1s", "--exponential", "1s,2s,2"), "not both"),
@@ -79,7 +95,7 @@ def test_alter_leaves_what_is_not_given_as_it_is_on_each_broker(run: Any) -> Non
         (("create", "g", "--retry-max", "-1"), "not in the range 0<=x<=10000"),
         (("alter", "g"), "nothing to alter"),
         (("reset", "g", "orders"), "exactly one"),
-        (("reset", "g", "orders", "--to-min", "--to-max"), "exactly one"),
+        (("reset", "g", "orders", "--to-earliest", "--to-latest"), "exactly one"),
     ],
 )
 def test_wrong_usage_is_one_object_and_exit_code_2(

@@ -44,7 +44,7 @@ def test_every_verb_says_something_to_people(run: Any) -> None:
     assert b"Free space" in explained
     assert b"E302" in explained, "not a bare number, which can be taken for one of HTTP"
     assert b"billing" in run("group", "offset", "get", "billing", "orders", "0").out
-    assert b"before" in run("group", "offset", "reset", "billing", "orders", "--to-min").out
+    assert b"before" in run("group", "offset", "reset", "billing", "orders", "--to-earliest").out
     assert b"orders/0@0 [paid]" in run("tail", "orders", "--from-start", "--max", "1").out
 
 

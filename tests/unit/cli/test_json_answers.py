@@ -275,7 +275,7 @@ def test_group_offsets(run: Any) -> None:
     assert [row["queueId"] for row in ran.objects] == [0, 1]
     assert run.client.calls[-2][1]["timestamp"] == 1_735_689_600_000
     assert run("group", "offset", "reset", "billing", "orders").code == 2
-    assert run("group", "offset", "reset", "billing", "orders", "--to-min", "--to-max").code == 2
+    assert run("group", "offset", "reset", "billing", "orders", "--to-earliest", "--to-latest").code == 2
 
 
 def test_cluster_and_stats_are_one_object_a_broker(run: Any) -> None:

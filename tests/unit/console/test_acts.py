@@ -57,8 +57,8 @@ def test_a_test_message_is_sent_as_it_was_shown() -> None:
 @pytest.mark.parametrize(
     ("to", "value", "words", "called"),
     [
-        ("min", "", "--to-min", {"to_min": True}),
-        ("max", "ignored", "--to-max", {"to_max": True}),
+        ("earliest", "", "--to-earliest", {"to_earliest": True}),
+        ("latest", "ignored", "--to-latest", {"to_latest": True}),
         ("offset", "7", "--to-offset 7", {"offset": 7}),
         ("time", str(FIRST_TIMESTAMP), f"--to-time {FIRST_TIMESTAMP}", {"timestamp": FIRST_TIMESTAMP}),
     ],

@@ -58,7 +58,7 @@ class Cluster:
             return [GroupReset(broker, 0, before, 0, 0), GroupReset(broker, 1, None, 0, 0)]
         assert how.pop("only_new")
         (target,) = how
-        self.set_to[broker] = "to_min" if known == "some" else target  # as the broker does
+        self.set_to[broker] = "to_earliest" if known == "some" else target  # as the broker does
         return [GroupReset(broker, 1, None, 0, 0)]
 
 
@@ -78,7 +78,7 @@ async def test_a_start_counts_only_where_the_group_certainly_never_read(
                 continue
             await cluster.contact(start).begin()
             certain = "some" not in states and "silent" not in states and not lost
-            expected = "to_max" if start == "latest" and certain else "to_min"
+            expected = "to_latest" if start == "latest" and certain else "to_earliest"
             assert cluster.set_to == dict.fromkeys(having, expected), (states, lost)
 
 
@@ -91,7 +91,7 @@ async def test_members_that_begin_together_do_not_read_everything(
     assert cluster.asked == 4  # twice each: the second time, b has offsets, too
     cluster = Cluster({"a": "some", "b": "none"})
     await cluster.contact("latest").begin()
-    assert (cluster.asked, cluster.set_to["b"]) == (2 * ASKED_MAX, "to_min")
+    assert (cluster.asked, cluster.set_to["b"]) == (2 * ASKED_MAX, "to_earliest")
 
 
 async def test_a_broker_that_refuses_the_question_refuses_the_subscription() -> None:

@@ -174,6 +174,8 @@ class Groups:
         queue_id: int | None = None,
         timestamp: int | None = None,
         offset: int | None = None,
+        to_earliest: bool = False,
+        to_latest: bool = False,
         to_min: bool = False,
         to_max: bool = False,
         preview: bool = False,
@@ -189,8 +191,10 @@ class Groups:
             queue_id: One queue; None for all.
             timestamp: Epoch ms: to the first message stored at or after it.
             offset: To this offset.
-            to_min: To the queue's first message.
-            to_max: To the queue's end.
+            to_earliest: To the queue's first message.
+            to_latest: To the queue's end.
+            to_min: The former name of `to_earliest`, until the first release.
+            to_max: The former name of `to_latest`, until then.
             preview: Only returns the changes.
             only_new: Leaves out queues that the group has read or has an offset for; the group need not
                 exist. Where `queue_id` is None and it has an offset of another queue on the broker, the
@@ -202,7 +206,7 @@ class Groups:
                 TOPIC_NOT_FOUND, QUEUE_NOT_FOUND, OFFSET_OUT_OF_RANGE, …
         """
         check_text("group", group, errors.GROUP_ILLEGAL)
-        target = reset_target(timestamp=timestamp, offset=offset, to_min=to_min, to_max=to_max)
+        target = reset_target(timestamp, offset, to_earliest or to_min, to_latest or to_max)
         if queue_id is None:
             brokers = self._pool.routes.brokers_of(topic, broker)
         else:
@@ -439,17 +443,21 @@ class Groups:
         return GroupCalls(self._pool.connection(info), info.name)
 
 
-def reset_target(*, timestamp: int | None, offset: int | None, to_min: bool, to_max: bool) -> dict[str, Any]:
-    """The one given target. Raises TroveError REQUEST_ILLEGAL unless it is exactly one."""
+def reset_target(
+    timestamp: int | None, offset: int | None, to_earliest: bool, to_latest: bool
+) -> dict[str, Any]:
+    """The given target, as the wire has it. Raises TroveError REQUEST_ILLEGAL unless it is exactly one."""
     targets: dict[str, int | bool | None] = {
         "timestamp": timestamp,
         "offset": offset,
-        "to_min": to_min or None,
-        "to_max": to_max or None,
+        "to_min": to_earliest or None,
+        "to_max": to_latest or None,
     }
     target = {name: value for name, value in targets.items() if value is not None}
     if len(target) != 1:
-        raise TroveError(errors.REQUEST_ILLEGAL, "give exactly one of timestamp, offset, to_min, to_max")
+        raise TroveError(
+            errors.REQUEST_ILLEGAL, "give exactly one of timestamp, offset, to_earliest, to_latest"
+        )
     return target
 
 

@@ -111,7 +111,9 @@ class FirstContact:
 
     async def _ask(self, broker: str) -> _Contact:
         try:
-            entries = await self._reset(self._group, self._topic, to_min=True, preview=True, broker=broker)
+            entries = await self._reset(
+                self._group, self._topic, to_earliest=True, preview=True, broker=broker
+            )
         except TroveError as error:
             if error.spec in (errors.GROUP_NOT_FOUND, errors.TOPIC_NOT_FOUND):
                 return _Contact.NONE
@@ -140,4 +142,4 @@ def _target_of(start: Start) -> dict[str, Any]:
     """The arguments of `Groups.reset`."""
     if isinstance(start, datetime):
         return {"timestamp": timestamp_of(start)}
-    return {"to_min": True} if start == "earliest" else {"to_max": True}
+    return {"to_earliest": True} if start == "earliest" else {"to_latest": True}

@@ -163,7 +163,7 @@ class Channel(virtual.Channel):
         with translated():
             try:
                 self.connection.trovemq.admin.groups.reset(
-                    self.connection.settings.group, self._topic(queue), to_max=True
+                    self.connection.settings.group, self._topic(queue), to_latest=True
                 )
             except TroveError as error:
                 if error.spec not in _ABSENT:

@@ -174,6 +174,8 @@ FORMER_NAMES: Final = {
     "id-field": "message-id-field",
     "unique": "message-id",
     "directory": "dir",
+    "to-min": "to-earliest",
+    "to-max": "to-latest",
 }
 """Options and their values that had another name before the first release; they are still accepted."""
 

@@ -47,6 +47,8 @@ QueueOption = Annotated[
         "--queue", metavar="Q", min=0, max=QUEUE_ID_MAX, help="The queue's number.", show_default=False
     ),
 ]
+EarliestOption = Annotated[bool, typer.Option("--to-earliest", help="To each queue's first message.")]
+LatestOption = Annotated[bool, typer.Option("--to-latest", help="To each queue's end.")]
 TopicOption = Annotated[
     str | None,
     typer.Option(

@@ -10,8 +10,10 @@ import typer
 from trovemq.cli.arguments import (
     OFFSET_MAX,
     BrokerOption,
+    EarliestOption,
     EveryBrokerOption,
     GroupArgument,
+    LatestOption,
     QueueArgument,
     QueueOption,
     TopicArgument,
@@ -89,13 +91,13 @@ async def reset(
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="O", min=0, max=OFFSET_MAX, show_default=False)
     ] = None,
-    to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
-    to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
+    to_earliest: EarliestOption = False,
+    to_latest: LatestOption = False,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Set a group's offsets of a topic. Of every queue (or of one), to exactly one of the targets."""
-    if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
-        raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
+    if sum((to_time is not None, to_offset is not None, to_earliest, to_latest)) != 1:
+        raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-earliest, --to-latest")
     async with session.client() as client:
         timestamp = None
         if to_time is not None:
@@ -107,8 +109,8 @@ async def reset(
                 queue_id=queue,
                 timestamp=timestamp,
                 offset=to_offset,
-                to_min=to_min,
-                to_max=to_max,
+                to_earliest=to_earliest,
+                to_latest=to_latest,
                 broker=broker,
             )
         )

@@ -10,9 +10,11 @@ import typer
 from trovemq.cli import group_offsets
 from trovemq.cli.arguments import (
     OFFSET_MAX,
+    EarliestOption,
     EveryBrokerOption,
     ExistOkOption,
     GroupArgument,
+    LatestOption,
     QueueOption,
     TopicArgument,
     YesOption,
@@ -280,15 +282,15 @@ async def reset(
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="O", min=0, max=OFFSET_MAX, show_default=False)
     ] = None,
-    to_min: Annotated[bool, typer.Option("--to-min", help="To each queue's first message.")] = False,
-    to_max: Annotated[bool, typer.Option("--to-max", help="To each queue's end.")] = False,
+    to_earliest: EarliestOption = False,
+    to_latest: LatestOption = False,
     preview: Annotated[bool, typer.Option("--preview", help="Show the changes without making them.")] = False,
     broker: EveryBrokerOption = None,
 ) -> None:
     """Set where a group continues in a topic. In every queue (or in one); messages in flight are
     forgotten."""
-    if sum((to_time is not None, to_offset is not None, to_min, to_max)) != 1:
-        raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-min, --to-max")
+    if sum((to_time is not None, to_offset is not None, to_earliest, to_latest)) != 1:
+        raise typer.BadParameter("give exactly one of --to-time, --to-offset, --to-earliest, --to-latest")
     async with session.client() as client:
         timestamp = None
         if to_time is not None:
@@ -300,8 +302,8 @@ async def reset(
                 queue_id=queue,
                 timestamp=timestamp,
                 offset=to_offset,
-                to_min=to_min,
-                to_max=to_max,
+                to_earliest=to_earliest,
+                to_latest=to_latest,
                 preview=preview,
                 broker=broker,
             )
