@@ -117,12 +117,10 @@ class Transport(virtual.Transport):
                 cycle.get(self._deliver)
             except Empty:
                 rest = self.polling_interval if until is None else until - time.monotonic()
-                if rest <= 0:
+                if rest <= 0 or (until is not None and is_stopping()):
                     raise TimeoutError from None
                 # The program may free a place of its prefetch meanwhile, which no message announces.
-                arrived = self.arrived.wait(min(rest, self.polling_interval, STOP_STEP))
-                if not arrived and until is not None and is_stopping():
-                    raise TimeoutError from None
+                self.arrived.wait(min(rest, self.polling_interval, STOP_STEP))
             else:
                 return
 
