@@ -48,6 +48,13 @@ def test_every_verb_says_something_to_people(run: Any) -> None:
     assert b"orders/0@0 [paid]" in run("tail", "orders", "--from-start", "--max", "1").out
 
 
+@pytest.mark.parametrize("verb", ["query", "search"])
+def test_the_help_had_the_largest_number_as_the_end_of_all_times(run: Any, verb: str) -> None:
+    shown = run(verb, "--help").out
+    assert b"--end" in shown
+    assert b"9223372036854775807" not in shown
+
+
 @pytest.mark.parametrize(
     ("draining", "drained", "state"),
     [(False, False, b"serving"), (True, False, b"draining"), (True, True, b"drained")],

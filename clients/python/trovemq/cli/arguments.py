@@ -109,6 +109,7 @@ BeginOption = Annotated[
         parser=parse_moment,
         metavar="TIME",
         help="Stored at or after: epoch ms, ISO 8601, or 1h, yesterday.",
+        show_default=False,
     ),
 ]
 EndOption = Annotated[
@@ -118,5 +119,6 @@ EndOption = Annotated[
         parser=parse_moment,
         metavar="TIME",
         help="Stored at or before: epoch ms, ISO 8601, or 1h, yesterday.",
+        show_default=False,
     ),
 ]
