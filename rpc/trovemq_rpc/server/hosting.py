@@ -11,9 +11,10 @@ from trovemq_rpc.server.guest import Guest, MakeGuest
 
 
 class GuestServer(Protocol):
-    """`guests`: by the first byte of their connections."""
+    """`guests`: by the first byte of their connections; `explanations`: why others are refused, by theirs."""
 
     guests: dict[int, MakeGuest]
+    explanations: dict[int, str]
 
 
 class Hosting(Endpoint):
@@ -52,7 +53,7 @@ class Hosting(Endpoint):
         return True
 
     def accepts_protocol(self, chosen: str | None) -> bool:
-        return chosen == "h2" or (chosen is None and bool(self.server.guests))
+        return chosen == "h2" or (chosen is None and bool(self.server.guests or self.server.explanations))
 
     # --- the calls of the loop, for the guest -----------------------------------------------------------
     def tick(self, now: float) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.registry import CollectorRegistry
 from tests.support.atomic import SEGMENT
 from tests.support.engine import open_store
 from tests.support.followers import commit, copy, follower
+from tests.support.remoting_client import remoting_client
 from tests.support.stubs import PRODUCERS, add_fake
 from tests.unit.security.test_security_records import led_users
 from trovemq_broker.cluster.registration import registration_channels
@@ -70,6 +71,24 @@ async def test_a_node_without_authentication_says_that_the_group_has_users(tmp_p
     servers.follow_users(open_store(MemoryFileSystem()))
     assert servers.users_failure() is None, "it has another store since, without users"
     await servers.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_log_of_a_waiting_node_did_not_say_that_remoting_is_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = BrokerSettings(store=str(tmp_path), listen="127.0.0.1:0", http="off")
+    unused: Any = None
+    servers = WaitingServers(
+        *(settings, "1", unused, lambda: TroveError(errors.NOT_LEADER), lambda: "", (), CollectorRegistry())
+    )
+    await servers.bind()
+    await servers.open(open_store(MemoryFileSystem()))
+    async with remoting_client(str(servers._here[0])) as client:
+        client.writer.write(bytes(4))
+        await client.closed()
+    await servers.stop()
+    assert "remoting_enable = true" in caplog.text
 
 
 class IgnoringLeader:

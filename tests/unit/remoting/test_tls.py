@@ -60,7 +60,9 @@ def test_a_client_without_alpn_sends_and_pulls_where_grpc_is_served(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_client_without_alpn_is_refused_where_remoting_is_not_served(tmp_path: Path) -> None:
+def test_a_client_without_alpn_is_refused_where_remoting_is_not_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         certificates = Certificates.made(tmp_path / "certificates")
         context = ssl.create_default_context(cafile=str(certificates.ca))
@@ -71,6 +73,7 @@ def test_a_client_without_alpn_is_refused_where_remoting_is_not_served(tmp_path:
                 await client.closed()
 
     asyncio.run(main())
+    assert "remoting_enable = true" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["auto", "permissive", "enforcing"])

@@ -68,7 +68,7 @@ from trovemq_daemon.grpc_services import service_handlers
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.metrics import RpcMetrics, new_registry
 from trovemq_daemon.ops_http import OpsHttp, Readiness, ReadyCheck
-from trovemq_daemon.remoting.server import FIRST_BYTE
+from trovemq_daemon.remoting.server import FIRST_BYTE, OFF
 from trovemq_daemon.tls_settings import bind_tls
 from trovemq_proto import errors
 from trovemq_proto.authentication.credentials import Credentials
@@ -178,6 +178,8 @@ class WaitingServers:
             relay = RemotingRelay(self._leader_address, lambda: self._here, self._relayed_by_tls, announce)
             self._grpc.add_guest(FIRST_BYTE, relay.accept)
             registry.register(RelaysCollector(relay))
+        else:
+            self._grpc.explain(FIRST_BYTE, OFF)
         readiness = Readiness()
         readiness.add("broker", problem)
         readiness.add_warning("users", self._users_problem)
