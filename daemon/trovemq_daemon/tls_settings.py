@@ -70,7 +70,8 @@ class TlsSettings:
         """Settings that this transport does not support, one sentence each."""
         if self.tls_client_crl and transport != "trovemq":
             yield "tls_client_crl needs grpc_transport = trovemq: grpcio reads no revocation lists"
-        if self.tls_listen and self.tls_listen == listen and transport != "trovemq":
+        is_one_port = self.tls_listen == listen and not listen.endswith(":0")  # 0: a port for each
+        if self.tls_listen and is_one_port and transport != "trovemq":
             yield "tls_listen = listen needs grpc_transport = trovemq: a port of grpcio serves one of them"
 
     def _check_tls_addresses(self, listen: Address, *, insecure: bool) -> None:

@@ -200,6 +200,8 @@ def test_tls_is_off_or_has_an_address_of_its_own() -> None:
     settings = load("tls_certificate=c", "tls_key=k", tls_listen="[::1]:0").settings
     assert settings.tls_listen_address == Address("::1", 0)
     assert load("listen=127.0.0.1:0", "tls_listen=127.0.0.1:0").settings.tls_listen_address is not None
+    each_has_a_port = load("listen=127.0.0.1:0", "grpc_transport=grpcio", tls_listen="127.0.0.1:0").settings
+    assert not each_has_a_port.shares_port(Address("127.0.0.1", 0))
     with pytest.raises(SettingsError, match="but no tls_listen"):
         load("tls_certificate=c", "tls_key=k")
     open_to_all = load("insecure=true", "tls_listen=0.0.0.0:8443").settings.tls_listen_address
