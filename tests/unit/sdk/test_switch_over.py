@@ -105,3 +105,26 @@ async def test_a_copy_that_stays_out_of_the_set_is_refused(
     with pytest.raises(TroveError, match="not another copy"):
         await group.switch_over(to="b")
     assert group.asked == [pytest.approx(waits_s, abs=0.2)]
+
+
+@fake_time
+async def test_a_leader_that_has_just_got_its_lease_again_was_not_found() -> None:
+    def of(asked: list[float]) -> tuple[NodeAnswer, ...]:
+        is_back = asyncio.get_running_loop().time() > SERVES_S / 2
+        return NEXT if asked else (LEADER if is_back else answer("a"), answer("b"))
+
+    group = Group(of)
+    assert (await group.switch_over(to="b")).leader == "b"
+    assert group.asked == [pytest.approx(SERVES_S / 2, abs=0.2)]
+
+
+@pytest.mark.parametrize(("nodes", "waits_s"), [((answer("a"), answer("b")), SERVES_S), ((), 0.0)])
+@fake_time
+async def test_a_group_that_gets_no_leader_is_refused(nodes: tuple[NodeAnswer, ...], waits_s: float) -> None:
+    """At once where none of its nodes answers."""
+    group = Group(lambda _asked: nodes)
+    with pytest.raises(TroveError, match="no node of group g leads") as refused:
+        await group.switch_over()
+    assert refused.value.spec is errors.BROKER_NOT_FOUND
+    assert asyncio.get_running_loop().time() == pytest.approx(waits_s, abs=0.2)
+    assert not group.asked

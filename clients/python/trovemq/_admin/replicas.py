@@ -119,7 +119,7 @@ class Replicas:
 
         Raises:
             TroveError: REPLICA_STATE_ILLEGAL (it is not in the in-sync set, or did not take over),
-                ACCESS_DENIED, …
+                BROKER_NOT_FOUND (no node of the group is known, or none leads within 15 s), ACCESS_DENIED, …
         """
         check_text("group", group)
         check_optional_text("to", to)
@@ -326,11 +326,14 @@ class Replicas:
 
     async def _until_in_sync(self, group: str, to: str | None) -> _Answers:
         """A voter that follows may have lagged a moment ago. Where it stays out of the set, the leader
-        refuses it, and names the reason."""
+        refuses it, and names the reason. A group whose nodes answer may have no leader for a moment."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + IN_SYNC_S
+        leads_by, ends = loop.time() + SERVES_S, loop.time() + IN_SYNC_S
         while True:
             found = await self._found()
+            if (nodes := found.of(group)) and loop.time() < leads_by and not any(one.leads for one in nodes):
+                await asyncio.sleep(POLL_S)
+                continue
             leader = found.leader(group)
             voters = [one.node for one in leader.members if one.is_voter]
             follows = any(one.node == to and one.role == "follower" for one in found.of(group))
