@@ -24,6 +24,7 @@ from trovemq_broker.cluster.nameserver_session import (
 )
 from trovemq_broker.replica_streams.frame_faults import FrameFaults
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
+from trovemq_broker.replica_streams.taken_streams import TakenStreams
 from trovemq_broker.replication.follower import (
     Cut,
     End,
@@ -140,6 +141,7 @@ class FollowerStream:
         self._retries = retries
         self._attempts = Attempts(retries, jitter)
         self._faults = FrameFaults()
+        self._taken = TakenStreams()
         self._wake = asyncio.Event()
         self._retargeted = False
         self.follower: Follower | None = None
@@ -208,9 +210,11 @@ class FollowerStream:
         return self._faults.wait_ms(me, now_ms) / 1_000
 
     def _lost(self, error: TroveError) -> None:
-        text = str(error)
-        if text != self.problem:
-            get_logger().warning("replica.not_following", message=text)
+        text, count = str(error), 1
+        if error.spec is errors.REPLICA_STREAM_TAKEN:
+            count = self._taken.note(self._clock_ms())
+        if count and text != self.problem:
+            get_logger().warning("replica.not_following", message=text, count=count)
         self.problem = text
 
     async def _one_stream(self, endpoint: Endpoint) -> TroveError:

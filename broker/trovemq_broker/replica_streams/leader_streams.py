@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeAlias
 from trovemq_broker.replica_streams.frame_faults import FrameFaults
 from trovemq_broker.replica_streams.outgoing import Outgoing
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
+from trovemq_broker.replica_streams.taken_streams import TakenStreams
 from trovemq_broker.replication.frames import (
     Epoch,
     Hello,
@@ -124,6 +125,7 @@ class LeaderStreams:
         self._links: dict[Stream, _Link] = {}
         self._numbers = itertools.count(1)
         self._faults = FrameFaults()
+        self._taken: dict[Node, TakenStreams] = {}
         self._ended: TroveError | None = None
         self._set: InSyncSet | None = None
         self._set_wanted = asyncio.Event()
@@ -295,13 +297,20 @@ class LeaderStreams:
         except TroveError as error:
             if error.spec is errors.REPLICA_FRAME_ILLEGAL:
                 self._faults.note(node, self._clock_ms())
-            get_logger().warning("replica.stream_ended", node=node, message=str(error))
+            self._log_end(node, error)
             raise
         finally:
             if reading is not None:
                 reading.cancel()
             del self._links[link.number]
             self._closed(link)
+
+    def _log_end(self, node: Node, error: TroveError) -> None:
+        count = 1
+        if error.spec is errors.REPLICA_STREAM_TAKEN:  # of a member: the group's size bounds them
+            count = self._taken.setdefault(node, TakenStreams()).note(self._clock_ms())
+        if count:
+            get_logger().warning("replica.stream_ended", node=node, message=str(error), count=count)
 
     async def _read(self, link: _Link, reports: AsyncIterator[Progress]) -> None:
         try:

@@ -4,8 +4,9 @@ followers go unharmed."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -14,9 +15,11 @@ import grpc
 import pytest
 
 from tests.support.atomic import SEGMENT
+from tests.support.logs import logged
 from tests.unit.replica_streams.nodes_here import CLUSTER, GROUP, GroupHere, NodeHere, run
 from trovemq_broker.cluster.nameserver_session import error_in
 from trovemq_broker.replica_streams.stream_settings import StreamSettings
+from trovemq_broker.replica_streams.taken_streams import TAKEN_LOG_EVERY_MS
 from trovemq_broker.replication.frames import (
     FRAME_BYTES_MAX,
     Data,
@@ -248,6 +251,27 @@ def test_a_second_stream_of_a_node_ends_the_first() -> None:
             assert leader.leading().leader.connected_copies == 2
 
     group_run(use)
+
+
+def test_two_nodes_of_one_name_filled_the_log() -> None:
+    """Each takes the stream from the other one at once: the first end is logged, then one within 10 s."""
+
+    async def taken(group: GroupHere, leader: NodeHere, times: int) -> None:
+        async with AsyncExitStack() as streams:
+            for _ in range(times + 1):
+                stream = await streams.enter_async_context(raw(leader))
+                await stream.send(hello_of(group["c"]))
+                await stream.until(Welcome)
+
+    async def use(group: GroupHere, leader: NodeHere) -> None:
+        await taken(group, leader, 3)
+        await asyncio.sleep(TAKEN_LOG_EVERY_MS / 1_000)
+        await taken(group, leader, 1)
+
+    with logged() as lines:
+        group_run(use)
+    ended = [one for one in lines.getvalue().splitlines() if "REPLICA_STREAM_TAKEN" in one]
+    assert [re.findall(r"count=(\d+)", one) for one in ended] == [["1"], ["3"]]
 
 
 def test_a_slow_reader_gets_a_window_and_no_more() -> None:
