@@ -79,7 +79,7 @@ GOALS: Final = (
     Goal("replication", "walks of a replica group", 80, 4_000),
     Goal("replication", "walks of a group that elects its leaders", 100, 4_000),
     Goal("replication", "walks of a group that grows from one node", 40, 1_000),
-    Goal("replication", "walks of three real logs and their streams", 6, 1_000),
+    Goal("replication", "walks of three real logs and their streams", 6, 250),
     Goal("replication", "walks of a log and its commit limit", 150, 2_000),
     Goal("replication", "stores of leaders removed under verify", 1, 24),
     Goal("failover", "faults of a group that elects its leaders, under a ledger", 4, 48),

@@ -23,7 +23,7 @@ from trovemq_rpc.testing.loop import MemoryLoop
 
 NAMES = ("a", "b", "c")
 STEPS = 60
-WALKS = 1_000
+WALKS = 250
 DEFAULT_WALKS = 6
 PARTS = 3
 TRACED = 40
