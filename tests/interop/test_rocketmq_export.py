@@ -38,6 +38,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.engine.record_writer import NewRecord
 from trovemq_store.files.real import RealFileSystem
 from trovemq_store.topics.subscription_groups import SubscriptionGroup
+from trovemq_store.topics.table_records import META_TOPIC
 
 pytestmark = pytest.mark.slow
 
@@ -214,6 +215,7 @@ def _delayed_messages(state: Exported, store: MessageStore, model: ConsumerState
 def test_every_message_is_read_back_as_we_wrote_it(exported: Exported) -> None:
     listed = {*TOPICS, WHEEL_TOPIC, HALF_TOPIC, OP_TOPIC, "%RETRY%billing_orders"}
     ours = {at: one for at, one in exported.messages.items() if one["topic"] in listed}
+    assert META_TOPIC in {one["topic"] for one in exported.messages.values()}, "records of tables lie between"
     seen = [one for one in exported.seen.messages("dump:after") if one["commitLogOffset"] in ours]
     assert_same_messages(seen, ours)
     assert exported.seen.troubles("dump:after") == []
