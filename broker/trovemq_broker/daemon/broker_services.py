@@ -186,7 +186,8 @@ class BrokerServices:
             forwards=forwards,
             nodes=self._other_nodes,
         )
-        around = Surroundings(clock_ms(), self._disk, ";".join(self._settings.nameserver))
+        nameservers = (*self._settings.nameserver, *self._settings.rocketmq_nameserver)
+        around = Surroundings(clock_ms(), self._disk, ";".join(nameservers))
         self.remoting = RemotingService(
             *(core, self.rocketmq.routes.data_of, lambda: self._addresses(others)),
             ForTools(self._placement_of, self.queries.one_more, around),

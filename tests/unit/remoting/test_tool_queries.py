@@ -286,6 +286,14 @@ def test_settings_are_shown_and_changed_by_both_names(tmp_path: Path) -> None:
     served(tmp_path, run)
 
 
+def test_tools_are_shown_the_rocketmq_nameservers_of_a_broker(tmp_path: Path) -> None:
+    async def run(_broker: BrokerHere, client: RemotingClient) -> None:
+        lines = (await client.ask(RequestCode.GET_BROKER_CONFIG)).body.decode().splitlines()
+        assert "namesrvAddr=127.0.0.1:9876;127.0.0.1:9877" in lines
+
+    served(tmp_path, run, rocketmq_nameserver=("127.0.0.1:9876", "127.0.0.1:9877"))
+
+
 def test_rates_are_of_their_windows() -> None:
     now, totals = [EpochMs(0)], [Totals(0, 0)]
     rates = Rates(lambda: now[0], lambda: totals[0])
