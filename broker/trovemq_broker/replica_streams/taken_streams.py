@@ -18,7 +18,7 @@ class TakenStreams:
         self._since = 0
 
     def note(self, now_ms: NowMs) -> int:
-        """Another one was taken. How many were since the last line, with this one; 0: it needs no line."""
+        """Counts one more. How many there are since the last line, with this one; 0: it needs no line."""
         self._since += 1
         if self._logged_ms is not None and now_ms - self._logged_ms < TAKEN_LOG_EVERY_MS:
             return 0

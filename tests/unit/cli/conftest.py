@@ -97,6 +97,7 @@ class FakeClient:
     """Brokers that have every topic that is created."""
     physical_offset: int = 0
     stored: int = 0
+    send_status: str = "PUT_OK"
     groups: FakeGroups = field(default_factory=FakeGroups)
     message_types: dict[str, str] = field(default_factory=dict)
     topic_options: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -170,7 +171,7 @@ class FakeClient:
             durability="disk",
             store_timestamp=FIRST_TIMESTAMP + self.stored,
             broker=self.brokers[0],
-            status="PUT_OK",
+            status=self.send_status,
         )
         queue.append(record)
         self.stored += 1

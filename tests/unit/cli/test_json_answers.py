@@ -60,6 +60,19 @@ def test_send_prints_exactly_its_eight_fields(run: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [("FLUSH_SLAVE_TIMEOUT", "REPLICA_TIMEOUT"), ("FLUSH_DISK_TIMEOUT", "FLUSH_DISK_TIMEOUT")],
+)
+def test_a_send_without_its_copies_ended_as_if_it_had_them(run: Any, status: str, error: str) -> None:
+    run.client.send_status = status
+    ran = run("--json", "send", "orders", "hello")
+    assert ran.code != 0
+    assert ran.objects == []
+    note = json.loads(ran.err)
+    assert (note["error"], note["fields"]["message_id"]) == (error, f"UNIQUE{0:028}")
+
+
 def test_a_standard_input_without_end_is_not_read_for_ever(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trovemq.cli.messages.BODY_READ_BYTES_MAX", 1_000)
     assert run("--json", "send", "orders", "-", stdin=bytes(1_000)).code == 0

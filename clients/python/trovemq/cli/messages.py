@@ -36,6 +36,11 @@ MESSAGE_BYTES_GUESS: Final = 4 << 10
 PAGE_BYTES_MIN: Final = 64 << 10
 PAGE_BYTES_MAX: Final = 4 << 20
 BODY_READ_BYTES_MAX: Final = 256 << 20
+_LATE: Final = {
+    "FLUSH_DISK_TIMEOUT": errors.FLUSH_DISK_TIMEOUT,
+    "FLUSH_SLAVE_TIMEOUT": errors.REPLICA_TIMEOUT,
+}
+"""Statuses of a receipt that does not promise all that the broker's settings ask for."""
 
 BodyArgument = Annotated[
     str | None,
@@ -142,6 +147,8 @@ async def send(
                 **extras,
             )
         )
+    if late := _LATE.get(receipt.status):
+        raise TroveError(late, message_id=receipt.message_id, offset_msg_id=receipt.offset_msg_id)
     answer: dict[str, object] = {
         "topic": receipt.topic,
         "queueId": _known(receipt.queue_id),

@@ -273,11 +273,10 @@ public class Suite {
     }
 
     /**
-     * With a callback: the client 5.3.2 of this starter does not wait for a reply to a synchronous request. Again
-     * and again: a producer that has the topic's route already sends no heartbeat before its request. If a send
-     * came first, our broker passed the reply on at the seventh attempt in one run, after a regular heartbeat;
-     * RocketMQ 5.4.0 passed it on at the first one, in two runs of two. Why is not known. Without a send before,
-     * both did so at the first attempt.
+     * With a callback: the client 5.3.2 of this starter does not wait for a reply to a synchronous request. Several
+     * times: if a send came first, our broker passed the reply on at the seventh attempt in one run; RocketMQ
+     * 5.4.0 did so at the first one, in three runs. Why is not known. Without a send before, both did so at the
+     * first attempt.
      */
     private static void ask() throws Exception {
         List<String> replies = new CopyOnWriteArrayList<>();
