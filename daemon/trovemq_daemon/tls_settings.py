@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -68,11 +69,14 @@ class TlsSettings:
 
     def transport_problems(self, transport: GrpcTransport, listen: str) -> Iterator[str]:
         """Settings that this transport does not support, one sentence each."""
-        if self.tls_client_crl and transport != "trovemq":
+        if transport == "trovemq":
+            return
+        if self.tls_client_crl:
             yield "tls_client_crl needs grpc_transport = trovemq: grpcio reads no revocation lists"
-        is_one_port = self.tls_listen == listen and not listen.endswith(":0")  # 0: a port for each
-        if self.tls_listen and is_one_port and transport != "trovemq":
-            yield "tls_listen = listen needs grpc_transport = trovemq: a port of grpcio serves one of them"
+        with suppress(SettingsError):  # of an address: tls_problems() names it
+            if self.shares_port(parse_address(listen)):
+                text = "a port of grpcio serves one of them"
+                yield f"tls_listen = listen needs grpc_transport = trovemq: {text}"
 
     def _check_tls_addresses(self, listen: Address, *, insecure: bool) -> None:
         if self.tls_mode != "auto" and not self.shares_port(listen):

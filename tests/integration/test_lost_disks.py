@@ -73,7 +73,7 @@ def test_a_leaders_disk_is_lost_under_load(tmp_path: Path, trials: Trials) -> No
                     lose_disk(command, leader, is_killed=number % 2 == 1)
                     promote(command, other)
                     until_sent(ledger)
-                    until("the lost copy is made again", partial(in_sync, command, other))
+                    until("the lost copy is in sync", partial(in_sync, command, other))
         (report,) = objects(command.server, "verify", "check", "--ledger", str(ledger))
         assert (report["wrong"], report["faults"]) == (0, [])
         assert report["acknowledged"] >= 2 * SENT_BETWEEN * len(numbers)

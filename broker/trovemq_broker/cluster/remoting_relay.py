@@ -132,10 +132,11 @@ class RelayedConnection(asyncio.Protocol):
             self._refuse(leader)
             return
         loop, at, context = asyncio.get_running_loop(), leader.address, leader.context
+        host, announce = self._host, self._announce
         name = None if context is None else at.host
         try:
             async with asyncio.timeout(CONNECT_S):
-                first = b"" if self._announce is None else await self._announcement(self._announce)
+                first = b"" if announce is None else await announce(host.peer(), host.is_secure)
                 await loop.create_connection(
                     lambda: self, at.host, at.port, ssl=context, server_hostname=name
                 )
@@ -149,9 +150,6 @@ class RelayedConnection(asyncio.Protocol):
             self._refuse(f"the leader at {at} is not reached by TLS: {error.reason}")
         except (OSError, TimeoutError):
             self._refuse(f"the leader at {at} does not listen")
-
-    async def _announcement(self, announce: Announce) -> bytes:
-        return await announce(self._host.peer(), self._host.is_secure)
 
     async def _admitted(self, request: bytes) -> str:
         """Why the leader refuses; empty: it does not."""

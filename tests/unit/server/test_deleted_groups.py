@@ -319,8 +319,8 @@ async def test_a_promoted_node_kept_retry_topics_of_a_deleted_group() -> None:
 
 
 async def test_a_start_keeps_retry_topics_of_other_groups_and_newer_ones() -> None:
-    """Of a group that was made again, of one that another program removed, of one that shares the name, and
-    one that is newer than the deletion: the group of its first use was lost with a crash."""
+    """Of a group that was created again, of one that another program removed, of one that shares the name,
+    and one that is newer than the deletion: the group of its first use was lost with a crash."""
     broker = await used(files := MemoryFileSystem())
     await broker.changes.create(SubscriptionGroup("workers_a"))
     await broker.changes.create(SubscriptionGroup("removed"))

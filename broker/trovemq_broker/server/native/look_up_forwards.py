@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Any, Final
 
 import grpc
@@ -72,9 +73,12 @@ class LookUpForwards:
         there = calls_of(make(partial(behaviour, path), here.read, here.write))
 
         def on_calls(calls: Sequence[Call]) -> None:
-            if elsewhere := [call for call in calls if self._elsewhere(call.context)]:
-                there.on_calls(elsewhere)
-                calls = [call for call in calls if call not in elsewhere]
+            forwarded = [bool(self._elsewhere(call.context)) for call in calls]
+            if any(forwarded):
+                there.on_calls(list(compress(calls, forwarded)))
+                calls = [
+                    call for call, is_forwarded in zip(calls, forwarded, strict=True) if not is_forwarded
+                ]
             here.on_calls(calls)
 
         return replace(here, on_calls=on_calls)
