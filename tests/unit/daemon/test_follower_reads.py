@@ -220,7 +220,7 @@ async def test_topics_were_not_seen_at_a_node_that_had_just_joined(tmp_path: Pat
 
 @pytest.mark.asyncio
 async def test_changes_are_refused_with_the_leader(tmp_path: Path) -> None:
-    options = trovemq.ClientOptions(replica=True, delivery_timeout_ms=300)
+    options = trovemq.ClientOptions(replica=True, delivery_timeout_ms=300, failover_timeout_ms=300)
     async with (
         asyncio.timeout(WAIT_S),
         following(tmp_path) as follower,
@@ -269,7 +269,7 @@ async def test_users_and_rules_hold_as_on_a_leader_also_after_a_cut(tmp_path: Pa
 @pytest.mark.asyncio
 async def test_a_follower_that_serves_no_reads_says_why_the_routes_are_empty(tmp_path: Path) -> None:
     """The client said that no broker is in the routes."""
-    options = trovemq.ClientOptions(replica=True, delivery_timeout_ms=300)
+    options = trovemq.ClientOptions(replica=True, delivery_timeout_ms=300, failover_timeout_ms=300)
     async with (
         asyncio.timeout(WAIT_S),
         following(tmp_path, read_from_replicas=False) as follower,
