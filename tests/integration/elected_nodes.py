@@ -208,19 +208,27 @@ class ElectedNodes:
         self.next_leader(former, "switch-over")
 
     def etcd_paused(self) -> None:
-        """Longer than the lease: no node takes over, and the group continues."""
-        leader = self.leader()
-        self.etcd.process.send_signal(signal.SIGSTOP)
-        time.sleep(4.5)
-        assert leader.serves(), "a healthy group needs no etcd"
-        self.etcd.process.send_signal(signal.SIGCONT)
+        etcd = self.etcd.process
+        self._healthy_without_etcd(
+            lambda: etcd.send_signal(signal.SIGSTOP), lambda: etcd.send_signal(signal.SIGCONT)
+        )
 
     def etcd_killed(self) -> None:
-        leader = self.leader()
-        self.etcd.stop(signal.SIGKILL)
-        time.sleep(4.5)
-        assert leader.serves(), "a healthy group needs no etcd"
-        self.etcd.start_again()
+        self._healthy_without_etcd(lambda: self.etcd.stop(signal.SIGKILL), self.etcd.start_again)
+
+    def _healthy_without_etcd(self, take_away: Callable[[], None], bring_again: Callable[[], None]) -> None:
+        """Longer than the lease: no node takes over, and the group continues. A group whose nodes answer each
+        other later than a lease, as on a machine with much other work, is not healthy: it may try thrice."""
+        served = False
+        for _ in range(3):
+            leader = self.leader()
+            take_away()
+            time.sleep(4.5)
+            served = leader.serves()
+            bring_again()
+            if served:
+                break
+        assert served, "a healthy group needs no etcd"
 
 
 def until(what: str, found: Callable[[], bool]) -> None:

@@ -31,9 +31,7 @@ CLASSIC = "%RETRY%g"
 LATER_MS = 3_600_000
 AREAS = ("delivery", "own_offsets", "timers", "tables", "events")
 """Of fault points that a conversion passes."""
-CONSUMERS = ConsumerSettings(
-    new_group_start="earliest", timer_log_file_size=65_536, receive_poll_min_ms=0
-)
+CONSUMERS = ConsumerSettings(new_group_start="earliest", timer_log_file_size=65_536, receive_poll_min_ms=0)
 """Each kill copies the files: a timer log of the default size is 100 MB."""
 
 
