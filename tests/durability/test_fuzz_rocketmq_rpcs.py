@@ -30,7 +30,7 @@ from tests.support.trials import SOAK, Trials
 from trovemq_store.files.files import FileSystem
 from trovemq_store.files.memory import MemoryFileSystem
 
-INPUTS = 2_000 if SOAK else 150  # of one trial
+INPUTS = 2_000 if SOAK else 60  # of one trial
 TRIALS = 10
 WARM_UP = 400  # of a soak's inputs, until everything that is loaded at the first use is there
 AGAIN = 24

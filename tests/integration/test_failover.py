@@ -25,6 +25,7 @@ from tests.integration.test_replica_groups import NAMES, SMALL, in_sync, leads, 
 from tests.support.command_line import run_here
 from tests.support.fork_server import popen
 from tests.support.rocketmq_client import RawClient, message
+from tests.support.trials import SOAK
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 
@@ -102,7 +103,7 @@ async def disturbed(command: Command) -> None:
     await asyncio.to_thread(promote, command, SECOND)
 
 
-@pytest.mark.parametrize("by", ["nameserver", FIRST, THIRD])
+@pytest.mark.parametrize("by", ["nameserver", FIRST, *([THIRD] if SOAK else [])])
 def test_producers_and_consumers_live_through_a_failover(tmp_path: Path, by: str) -> None:
     """By a nameserver, by the address of the node that dies, and by that of a follower."""
     with running(tmp_path, "--nodes", "3", *SMALL) as command:

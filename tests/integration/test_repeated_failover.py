@@ -19,6 +19,7 @@ from tests.integration.test_replica_groups import NAMES, in_sync, objects, until
 from tests.support.command_line import run_here
 from tests.support.etcd_process import needs_etcd
 from tests.support.rocketmq_client import RawClient
+from tests.support.trials import SOAK
 
 pytestmark = [pytest.mark.slow, needs_etcd]
 
@@ -44,6 +45,7 @@ async def kills(command: Command, took_s: list[float]) -> None:
         await asyncio.to_thread(kill_and_wait, command, took_s)
 
 
+@pytest.mark.skipif(not SOAK, reason="in make soak")
 def test_producers_and_consumers_live_through_two_leaders(tmp_path: Path) -> None:
     took_s: list[float] = []
     with running(tmp_path, *ETCD, *READS) as command:

@@ -26,9 +26,16 @@ _UNIT: Final = (
     "sdk",
     "settings",
 )
+_WALKS: Final = (
+    "replication/test_election_orders.py",
+    "replication/test_election_walks.py",
+    "replication/test_replication_walks.py",
+)
+"""Modules of hundreds of walks through branches that the plain tests of the same folder take."""
 UNTRACED: Final = (
     *(f"tests/{folder}/" for folder in _OTHERS),
     *(f"tests/unit/{folder}/" for folder in _UNIT),
+    *(f"tests/unit/{module}" for module in _WALKS),
 )
 
 

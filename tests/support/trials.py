@@ -69,7 +69,7 @@ GOALS: Final = (
     Goal("R15", "failed allocations", 50, 2_000),
     Goal("R15", "runs within 256 MiB", 1, 1),
     Goal("R23", "truncations of golden stores", 125),
-    Goal("S2", "inputs, to each RPC", 150, 20_000),
+    Goal("S2", "inputs, to each RPC", 60, 20_000),
     Goal("S2", "inputs, to the reader of all RPCs", 2_000, 20_000),
     Goal("S2", "inputs, to the reader of remoting frames", 500, 20_000),
     Goal("S2", "inputs, to each decoder of files", 500, 20_000),
