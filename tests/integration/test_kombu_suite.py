@@ -52,7 +52,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-c", "/dev
 
 
 def test_kombus_suite_passes(tmp_path: Path) -> None:
-    fetch = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    fetch = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "kombu"]
     python = Path(sys.executable)
     if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
         python = Path(sys.base_prefix) / "bin/python3"  # the environment has no pip
