@@ -48,11 +48,22 @@ def test_every_verb_says_something_to_people(run: Any) -> None:
     assert b"orders/0@0 [paid]" in run("tail", "orders", "--from-start", "--max", "1").out
 
 
-@pytest.mark.parametrize("verb", ["query", "search"])
-def test_the_help_had_the_largest_number_as_the_end_of_all_times(run: Any, verb: str) -> None:
-    shown = run(verb, "--help").out
-    assert b"--end" in shown
+@pytest.mark.parametrize(
+    "line",
+    ["query", "search", "pull", "dlq list", "dlq resend", "dlq show", "group reset", "group offset commit"],
+)
+def test_the_help_had_the_largest_number_that_a_message_holds(run: Any, line: str) -> None:
+    shown = run(*line.split(), "--help").out
+    assert b"Usage: " in shown
     assert b"9223372036854775807" not in shown
+    assert b"2147483647" not in shown
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "1.0", "٣", "9223372036854775808", "9" * 5_000])
+def test_an_offset_that_is_no_number_of_the_store_is_wrong_usage(run: Any, number: str) -> None:
+    ran = run("pull", "orders", "--queue", "0", "--offset", number)
+    assert ran.code == 2
+    assert "is not a number from 0 to 9223372036854775807" in ran.err
 
 
 @pytest.mark.parametrize(

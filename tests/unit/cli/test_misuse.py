@@ -211,8 +211,8 @@ def test_an_option_that_is_not_there_is_wrong_usage(path: str, line: Any, run: A
     [
         (("consume", "orders"), "✗ Missing option '--group'."),
         (
-            ("send", "orders", "x", "--queue", "one"),
-            "✗ Invalid value for '--queue': 'one' is not a whole number.",
+            ("pull", "orders", "--queue", "0", "--max", "one"),
+            "✗ Invalid value for '--max': 'one' is not a whole number.",
         ),
         (("cluster", "--timeout", "soon"), "✗ Invalid value for '--timeout': 'soon' is not a number."),
         (("topic", "lst"), "✗ No such command 'lst'."),

@@ -10,8 +10,23 @@ from trovemq._consume.filters import what_was_meant
 from trovemq.cli.completion import complete_group, complete_topic
 from trovemq.cli.times import TIME_MAX, Moment, parse_moment
 
-OFFSET_MAX: Final = TIME_MAX
 QUEUE_ID_MAX: Final = 2**31 - 1
+
+
+def parse_queue(text: str) -> int:
+    """The number of a queue. Raises typer.BadParameter, as parse_offset does."""
+    return _number(text, QUEUE_ID_MAX)
+
+
+def parse_offset(text: str) -> int:
+    """A parser, because the help would print a range of typer's with its largest number."""
+    return _number(text, TIME_MAX)
+
+
+def _number(text: str, largest: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(largest)) and int(text) <= largest):
+        raise typer.BadParameter(f"{text!r} is not a number from 0 to {largest}")
+    return int(text)
 
 
 def parse_tag(text: str) -> str:
@@ -31,7 +46,7 @@ GroupArgument = Annotated[
 OptionalGroupArgument = Annotated[
     str | None, typer.Argument(metavar="[GROUP]", show_default=False, autocompletion=complete_group)
 ]
-QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", min=0, max=QUEUE_ID_MAX, show_default=False)]
+QueueArgument = Annotated[int, typer.Argument(metavar="QUEUE", parser=parse_queue, show_default=False)]
 BrokerOption = Annotated[
     str | None,
     typer.Option(
@@ -43,9 +58,7 @@ BrokerOption = Annotated[
 ]
 QueueOption = Annotated[
     int | None,
-    typer.Option(
-        "--queue", metavar="Q", min=0, max=QUEUE_ID_MAX, help="The queue's number.", show_default=False
-    ),
+    typer.Option("--queue", metavar="Q", parser=parse_queue, help="The queue's number.", show_default=False),
 ]
 EarliestOption = Annotated[bool, typer.Option("--to-earliest", help="To each queue's first message.")]
 LatestOption = Annotated[bool, typer.Option("--to-latest", help="To each queue's end.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from trovemq.cli.arguments import OFFSET_MAX, BrokerOption, EveryBrokerOption, GroupArgument, YesOption
+from trovemq.cli.arguments import BrokerOption, EveryBrokerOption, GroupArgument, YesOption, parse_offset
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.figures import counted
 from trovemq.cli.session import Session, verb
@@ -41,7 +41,7 @@ ReasonOption = Annotated[
 OffsetOption = Annotated[
     int | None,
     typer.Option(
-        "--offset", metavar="O", min=0, max=OFFSET_MAX, help="From this offset on.", show_default=False
+        "--offset", metavar="O", parser=parse_offset, help="From this offset on.", show_default=False
     ),
 ]
 
@@ -177,7 +177,7 @@ def redeliveries(letter: DeadLetter) -> int:
 async def show(
     session: Session,
     group: GroupArgument,
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, max=OFFSET_MAX, show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", parser=parse_offset, show_default=False)],
     broker: BrokerOption = None,
 ) -> None:
     """Show one dead letter whole."""
@@ -212,7 +212,7 @@ async def resend(
     offsets: Annotated[
         list[int] | None,
         typer.Option(
-            "--offset", metavar="O", min=0, max=OFFSET_MAX, help="This one (repeatable).", show_default=False
+            "--offset", metavar="O", parser=parse_offset, help="This one (repeatable).", show_default=False
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every dead letter of the group.")] = False,

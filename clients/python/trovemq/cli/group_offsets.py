@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trovemq.cli.arguments import (
-    OFFSET_MAX,
     BrokerOption,
     EarliestOption,
     EveryBrokerOption,
@@ -17,6 +16,7 @@ from trovemq.cli.arguments import (
     QueueArgument,
     QueueOption,
     TopicArgument,
+    parse_offset,
 )
 from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
@@ -37,7 +37,7 @@ async def commit(
     offset: Annotated[
         int,
         typer.Argument(
-            metavar="OFFSET", min=0, max=OFFSET_MAX, help="The next one to consume.", show_default=False
+            metavar="OFFSET", parser=parse_offset, help="The next one to consume.", show_default=False
         ),
     ],
     broker: BrokerOption = None,
@@ -89,7 +89,7 @@ async def reset(
         ),
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="O", min=0, max=OFFSET_MAX, show_default=False)
+        int | None, typer.Option("--to-offset", metavar="O", parser=parse_offset, show_default=False)
     ] = None,
     to_earliest: EarliestOption = False,
     to_latest: LatestOption = False,

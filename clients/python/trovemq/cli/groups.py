@@ -9,7 +9,6 @@ import typer
 
 from trovemq.cli import group_offsets
 from trovemq.cli.arguments import (
-    OFFSET_MAX,
     EarliestOption,
     EveryBrokerOption,
     ExistOkOption,
@@ -18,6 +17,7 @@ from trovemq.cli.arguments import (
     QueueOption,
     TopicArgument,
     YesOption,
+    parse_offset,
 )
 from trovemq.cli.group_answers import (
     GROUPS,
@@ -280,7 +280,7 @@ async def reset(
         ),
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="O", min=0, max=OFFSET_MAX, show_default=False)
+        int | None, typer.Option("--to-offset", metavar="O", parser=parse_offset, show_default=False)
     ] = None,
     to_earliest: EarliestOption = False,
     to_latest: LatestOption = False,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trovemq.cli.arguments import (
-    OFFSET_MAX,
-    QUEUE_ID_MAX,
     BrokerOption,
     MessageArgument,
     QueueOption,
     SearchedTopicOption,
     TagsOption,
     TopicArgument,
+    parse_offset,
+    parse_queue,
 )
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_duration_ms, parse_moment_ahead
@@ -233,7 +233,7 @@ async def pull(
     queue: Annotated[
         int,
         typer.Option(
-            "--queue", metavar="Q", min=0, max=QUEUE_ID_MAX, help="The queue's number.", show_default=False
+            "--queue", metavar="Q", parser=parse_queue, help="The queue's number.", show_default=False
         ),
     ],
     offset: Annotated[
@@ -241,8 +241,7 @@ async def pull(
         typer.Option(
             "--offset",
             metavar="O",
-            min=0,
-            max=OFFSET_MAX,
+            parser=parse_offset,
             help="First queue offset; else the queue's first.",
             show_default=False,
         ),
@@ -318,7 +317,7 @@ async def get(
     if len(identifier) == 1:
         messages = await _get_by_id(session, identifier[0], topic, broker)
     elif len(identifier) == 3 and topic is None:
-        queue, offset = _place(identifier[1], identifier[2])
+        queue, offset = parse_queue(identifier[1]), parse_offset(identifier[2])
         async with session.client() as client:
             messages = [await session.call(client.get_at(identifier[0], queue, offset, broker=broker))]
             await session.note_lost(client, identifier[0], broker)
@@ -348,12 +347,3 @@ async def _get_by_id(
         session.output.remark(f"perhaps not all: no answer from {', '.join(sorted(found.unreachable))}")
     session.note_unseen(broker)
     return list(found.messages)
-
-
-def _place(queue: str, offset: str) -> tuple[int, int]:
-    if not (queue.isascii() and queue.isdigit() and offset.isascii() and offset.isdigit()):
-        raise typer.BadParameter(f"QUEUE and OFFSET are numbers from 0 on, not {queue!r} and {offset!r}")
-    place = int(queue), int(offset)
-    if place[0] > QUEUE_ID_MAX or place[1] > OFFSET_MAX:
-        raise typer.BadParameter(f"QUEUE is at most {QUEUE_ID_MAX}, OFFSET at most {OFFSET_MAX}")
-    return place

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from trovemq.cli.arguments import OFFSET_MAX, QUEUE_ID_MAX, BrokerOption, MessageArgument, SearchedTopicOption
+from trovemq.cli.arguments import (
+    BrokerOption,
+    MessageArgument,
+    SearchedTopicOption,
+    parse_offset,
+    parse_queue,
+)
 from trovemq.cli.session import Session, verb
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -66,7 +72,7 @@ async def track(
     if len(identifier) == 1:
         name = identifier[0]
     elif len(identifier) == 3 and topic is None:
-        name = (identifier[0], _number(identifier[1], QUEUE_ID_MAX), _number(identifier[2], OFFSET_MAX))
+        name = (identifier[0], parse_queue(identifier[1]), parse_offset(identifier[2]))
     else:
         raise typer.BadParameter("give one ID, or TOPIC QUEUE OFFSET")
     async with session.client() as client:
@@ -86,12 +92,6 @@ async def track(
         session.output.remark(note)
     if not session.output.objects:
         _show(session, found)
-
-
-def _number(text: str, largest: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > largest:
-        raise typer.BadParameter(f"{text!r} is not a number of 0 … {largest}")
-    return int(text)
 
 
 def _fields(values: dict[str, object]) -> dict[str, object]:
