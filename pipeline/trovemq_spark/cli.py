@@ -19,6 +19,7 @@ from typing import Annotated, Final, TextIO
 
 import typer
 
+from trovemq.cli.lazy import WrongUsage
 from trovemq_spark import arguments as job_arguments
 from trovemq_spark import running
 from trovemq_spark.arguments import COMMON, FieldHelp
@@ -87,7 +88,7 @@ def run(command_line: Sequence[str], *, own_process: bool = False) -> int:
         code = _app(named)(args=list(command_line), prog_name=PROGRAM, standalone_mode=not command_line)
     except SystemExit as stop:
         code = stop.code
-    except typer.TyperException as error:
+    except WrongUsage as error:
         return usage_error(error.format_message(), f"See `{PROGRAM} {named}".rstrip() + " --help`.")
     except (KeyboardInterrupt, typer.Abort):  # Abort: the parser's form of Ctrl-C
         return running.stopped_code()

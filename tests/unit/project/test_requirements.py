@@ -54,10 +54,10 @@ def test_a_protobuf_older_than_the_generated_code_broke_each_import() -> None:
     assert [path for path, bound in bounds if bound < needed] == []
 
 
-def test_a_typer_without_its_own_exceptions_broke_each_error() -> None:
-    """Of typer 0.27 and before these are click's. Its minor versions change what is used here."""
-    tested = Version(version("typer")).release[:2]
-    assert {bound.release[:2] for _, bound in lowest("typer")} == {tested}
+def test_typer_has_two_minor_versions_and_both_are_tested() -> None:
+    """The older one is that of `faststream[cli]`."""
+    assert {bound for _, bound in lowest("typer")} == {Version("0.27.1")}
+    assert Version(version("typer")).release[:2] == (0, 28)
 
 
 def imported(project: Path) -> tuple[set[str], set[str]]:

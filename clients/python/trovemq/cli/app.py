@@ -28,7 +28,7 @@ from trovemq.cli.connecting import (
     TlsServerNameOption,
     TransportOption,
 )
-from trovemq.cli.lazy import LazyGroup, UnloadedVerb, Verb
+from trovemq.cli.lazy import LazyGroup, UnloadedVerb, Verb, WrongUsage
 from trovemq.cli.options import (
     ContextOption,
     Format,
@@ -237,7 +237,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         command_line = command_tree()
         return _exit_code(command_line(args=list(arguments), prog_name="trovemq", standalone_mode=False))
-    except typer.TyperException as error:
+    except WrongUsage as error:
         _show_wrong_usage(error, objects=objects)
         return 2
     except SystemExit as stop:

@@ -26,6 +26,7 @@ import typer
 from trovemq.cli.away import Away
 from trovemq.cli.columns import Columns, Shown
 from trovemq.cli.connecting import NAMES, Connecting, verb_parameters
+from trovemq.cli.lazy import WrongUsage
 from trovemq.cli.message_format import MessageFormat, parse_message_format
 from trovemq.cli.options import (
     SERVER_DEFAULT,
@@ -362,7 +363,7 @@ def run_verb(
         output.interrupted()
         return 130
     except Exception as error:
-        if isinstance(error, typer.TyperException | typer.Abort | typer.Exit):
+        if isinstance(error, WrongUsage | typer.Abort | typer.Exit):
             raise  # wrong usage that only the verb could detect, a no to a question, a missing program
         if os.environ.get("TROVEMQ_DEBUG"):
             raise
