@@ -48,6 +48,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs" / "how-to").glob("*.md")), ROOT / "docs" / "security.md"]
 OTHERS = {
+    "faststream",
     "grow-and-shrink",
     "install",
     "one-configuration",

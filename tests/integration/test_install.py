@@ -76,9 +76,28 @@ from trovemq._net import certificates
 EXPORTER = """
 import opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk.trace, trovemq_broker.daemon.app
 """
+FASTSTREAM = """
+import subprocess, sys
+from importlib.metadata import version
+from pathlib import Path
+
+commands = Path(sys.executable).parent
+assert (version("faststream")[:4], version("typer")) == ("0.7.", "0.27.1")
+subprocess.run([commands / "faststream", "--version"], check=True)
+at = [commands / "trovemq", "--server", sys.argv[1]]
+subprocess.run([*at, "topic", "create", "labels", "--exist-ok"], check=True)
+wrong = subprocess.run([*at, "topic", "lst"], capture_output=True, text=True)
+assert (wrong.returncode, "No such command 'lst'" in wrong.stderr) == (2, True), wrong.stderr
+"""
 PAGES_OF = {"celery": "celery", "mcp": "agents", "otel": "trace", "taskiq": "taskiq", "": "request-and-reply"}
-PROGRAMS = {"grpcio": TRANSPORT, "numpy": COLUMNS, "otlp": EXPORTER, "tls": CERTIFICATES}
-MORE = {"otel": ("opentelemetry-sdk",)}
+PROGRAMS = {
+    "faststream": FASTSTREAM,
+    "grpcio": TRANSPORT,
+    "numpy": COLUMNS,
+    "otlp": EXPORTER,
+    "tls": CERTIFICATES,
+}
+MORE = {"otel": ("opentelemetry-sdk",), "faststream": ("faststream[cli]",)}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +161,7 @@ def test_the_how_to_of_an_extra_runs_where_it_alone_is_installed(
 
 @pytest.mark.parametrize("extra", PROGRAMS)
 def test_an_extra_does_its_work(extra: str, folder: Path, broker: BrokerProcess, tmp_path: Path) -> None:
-    commands = fresh(tmp_path / "fresh", folder, f"trovemq[{extra}]")
+    commands = fresh(tmp_path / "fresh", folder, f"trovemq[{extra}]", *MORE.get(extra, ()))
     done = run([commands / "python", "-c", PROGRAMS[extra], broker.address], 240)
     assert (done.returncode, done.stderr) == (0, "")
 
