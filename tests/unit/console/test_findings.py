@@ -34,6 +34,21 @@ def test_numbers_of_the_overview_lead_to_their_pages() -> None:
         assert re.search(rf'>{label}</div><div class="value"><a href="{target}">', page), label
 
 
+def test_a_number_and_its_chart_disagreed_without_a_reason() -> None:
+    """The number is the average of a minute, and the chart ends with the last seconds."""
+    cluster = FakeCluster(topics={"orders": 2})
+    cluster.groups.groups["broker-a", "billing"] = GroupSettings()
+    cluster.groups.lags = [lag(0, 5)]
+    with console(cluster) as browser:
+        pages = (
+            browser.get("/") + browser.get("/group", name="billing") + browser.get("/topic", name="orders")
+        )
+    said = re.findall(
+        r'>([^<]*)</div><div class="value">[^\n]*<div class="note">[^<]*over the last minute<', pages
+    )
+    assert said == ["Messages in", "Messages out", "Consumed", "Arriving", "In"]
+
+
 def test_a_group_shows_its_rates_and_its_dead_letters() -> None:
     cluster = FakeCluster(topics={"orders": 2, "%DLQ%billing": 1})
     cluster.groups.groups["broker-a", "billing"] = GroupSettings()
