@@ -27,7 +27,6 @@ from trovemq_broker.cluster_config.entries import (
 )
 from trovemq_broker.cluster_config.owner import CHANGES_AT_ONCE_MAX, Owner, OwnerWork
 from trovemq_broker.cluster_config.table import ConfigTable
-from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -150,7 +149,7 @@ class ConfigChanges:
         failure: TroveError | None = None
         try:
             work = self._owner.begin([change for one in taken for change in one.changes])
-            await run_in_thread(work.run)
+            await self._store.run(work)
         except TroveError as error:
             failure = error
         finally:

@@ -29,7 +29,6 @@ from trovemq_broker.cluster_config.follower import Follower, Serving, Stored
 from trovemq_broker.cluster_config.messages import TablePart
 from trovemq_broker.cluster_config.table import Update
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.v1 import cluster_config_pb2 as pb
@@ -194,7 +193,7 @@ class FollowerSide:
                 try:
                     self._check_joined(work.update)
                     await self._local.replaced(work.update, work.dropped)  # the last copy of some entries
-                    await run_in_thread(work.run)
+                    await self._store.run(work)
                 finally:
                     stored = self.follower.finish(work)
         return stored

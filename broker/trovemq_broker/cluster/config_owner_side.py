@@ -19,7 +19,6 @@ from trovemq_broker.cluster_config.owner import STORE_ID, ChangeResult, Follower
 from trovemq_broker.cluster_config.status import MemberStatus
 from trovemq_broker.cluster_config.table import ConfigTable
 from trovemq_daemon.logging import get_logger
-from trovemq_daemon.threads import run_in_thread
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
@@ -196,7 +195,7 @@ class OwnerSide:
                 work = self.owner.begin_forgetting()
                 if work is not None:
                     try:
-                        await run_in_thread(work.run)
+                        await self._store.run(work)
                     finally:
                         self.owner.finish(work, self._clock_ms())
         except TroveError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import Generation
@@ -18,6 +18,12 @@ from trovemq_store.files.files import FileSystem, StorageError
 
 STORE_ID_PATH: Final = "config/trovemq-store-id"
 _STORE_ID: Final = re.compile(rb"[0-9a-f]{16}\n?")
+
+
+class TableWork(Protocol):
+    """A change of the table that has begun: StoredWork, or that of an owner or a follower round it."""
+
+    def run(self) -> None: ...
 
 
 class Signal:
@@ -70,11 +76,16 @@ class ConfigStore:
             what = f"{STORE_ID_PATH} cannot be read or written"
             raise reported(error, what, errors.STORE_FAILED, file=STORE_ID_PATH) from error
 
+    async def run(self, work: TableWork) -> None:
+        """Makes a change that has begun durable. The caller holds the lock, and ends the change then, also
+        after an error: TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR, LIMIT_EXCEEDED."""
+        await run_in_thread(work.run)
+
     async def save(self, work: StoredWork) -> None:
         """Ends a change that has begun. The caller holds the lock. TroveError DISK_FULL, STORE_FAILED; then
         nothing has changed."""
         try:
-            await run_in_thread(work.run)
+            await self.run(work)
         finally:
             self.stored.finish(work)
 
