@@ -61,12 +61,13 @@ class OwnerFinder:
 
     def target(self) -> Endpoint | str:
         """Where the owner is; a text if that is not known. Its address is that of the setting, else of the
-        routes, else the last one."""
+        routes, else the last one. For a replica group the routes come first: they have its leader."""
         self._look_for_another()
         name, named = self.owner(), self._named
         if not name or name == self._broker:
             return self._unknown_owner()
-        if named is not None and named.name == name and named.address is not None:
+        is_group = any(one.name == name and one.leader is not None for one in self._routes.brokers)
+        if named is not None and named.name == name and named.address is not None and not is_group:
             return self._endpoints.at(name, named.address)
         found = self._endpoints.find(name)
         if found is None:
