@@ -10,6 +10,9 @@ from tests.durability.planted import Planted
 PACKAGE: Final = "broker/trovemq_broker/cluster_config/"
 WALK: Final = "tests/unit/cluster_config/test_config_walks.py::test_a_walk_loses_no_acknowledged_change[0]"
 REFUSALS: Final = "tests/unit/cluster_config/test_config_refusals.py::"
+LOGGED: Final = "tests/unit/cluster_config/test_logged_table.py::"
+COMMITS: Final = "tests/unit/cluster_config/test_logged_commits.py::"
+STORE: Final = "broker/trovemq_broker/cluster/config_store.py"
 
 CLUSTER_CONFIG_FAULTS: Final = (
     Planted(
@@ -145,5 +148,71 @@ CLUSTER_CONFIG_FAULTS: Final = (
         "Action(ActionKind.WITHHOLD, own.key",
         "Action(ActionKind.DELETE, own.key",
         (WALK,),
+    ),
+    Planted(
+        "a change is made although its leader ended before the commit",
+        STORE,
+        "            if waiting.cancelled() or waiting.exception() is not None:",
+        "            if False:",
+        (
+            f"{COMMITS}test_a_leader_that_ends_makes_no_change_any_more",
+            f"{COMMITS}test_a_stop_waits_for_no_commit",
+        ),
+    ),
+    Planted(
+        "a change is not made because its commit takes long",
+        STORE,
+        "                if error.spec not in STORED:",
+        "                if True:",
+        (f"{COMMITS}test_a_commit_that_takes_long_is_waited_for_again",),
+    ),
+    Planted(
+        "the next leader forgets the promised generation",
+        f"{PACKAGE}logged.py",
+        '            "promised": generation_json(promised),',
+        '            "promised": generation_json(head.generation),',
+        (f"{LOGGED}test_promise_removal_and_the_stores_id_are_the_groups",),
+    ),
+    Planted(
+        "a change larger than a run of the log is written as one",
+        f"{PACKAGE}logged.py",
+        "            if _size_of(changed) <= self._run_size_max:",
+        "            if True:",
+        (f"{LOGGED}test_a_change_larger_than_a_run_of_the_log_is_whole_or_not_made",),
+    ),
+    Planted(
+        "an image is the table before its head is there",
+        f"{PACKAGE}logged.py",
+        "        self._last_image = image = self._last_image + 1",
+        "        image = self._image",
+        (f"{LOGGED}test_a_change_larger_than_a_run_of_the_log_is_whole_or_not_made",),
+    ),
+    Planted(
+        "half a table in the log passes for a whole one",
+        f"{PACKAGE}logged.py",
+        '        if len(names) != head["entries"]:',
+        "        if False:",
+        (f"{LOGGED}test_records_that_an_older_version_has_let_go_are_no_table",),
+    ),
+    Planted(
+        "the table of a file passes for one in the log",
+        f"{PACKAGE}logged.py",
+        "        self._is_recorded, self._entries.holds_files = False, True",
+        "        self._is_recorded, self._entries.holds_files = True, False",
+        (f"{LOGGED}test_the_file_of_a_single_broker_becomes_records_when_it_gets_a_group",),
+    ),
+    Planted(
+        "an earlier file undoes the records of the log",
+        f"{PACKAGE}logged.py",
+        " or rank <= own):",
+        "):",
+        (f"{LOGGED}test_an_older_file_or_that_of_another_cluster_counts_for_nothing",),
+    ),
+    Planted(
+        "a broker waits for the leader that its setting names",
+        "broker/trovemq_broker/cluster/owner_finder.py",
+        " and named.address is not None and not is_group:",
+        " and named.address is not None:",
+        ("tests/unit/cluster_config/test_owner_finder.py::test_a_groups_leader_is_where_the_routes_have_it",),
     ),
 )

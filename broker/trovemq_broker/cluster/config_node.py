@@ -91,6 +91,7 @@ class ConfigNode:
         self._former: list[OwnerSide] = []
         self._following: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
         self._founding = asyncio.Lock()
         self._taking_over = False
         self._published: tuple[str, str, Generation] | None = None
@@ -119,6 +120,18 @@ class ConfigNode:
                 await self._refused(TroveError(errors.CONFIG_MEMBER_REMOVED))
         self._role.is_known = True
         self._signal.notify()
+        self._begin_recording()
+
+    def _begin_recording(self) -> None:
+        if self._store.must_record and (self._recording is None or self._recording.done()):
+            self._recording = asyncio.create_task(self._record(), name="config-record")
+
+    async def _record(self) -> None:
+        """A replica group's log has the table from now on."""
+        try:
+            await self._store.record()
+        except TroveError as error:  # the next change does it
+            get_logger().error("config.not_stored", message=str(error))
 
     async def _own(self) -> None:
         store_id = await self._store.store_id()
@@ -166,7 +179,8 @@ class ConfigNode:
 
     async def stop(self) -> None:
         reason = TroveError(errors.SERVICE_NOT_AVAILABLE, f"broker {self._broker} is stopping")
-        for task in (self._watching, self._following):
+        self._store.end()
+        for task in (self._recording, self._watching, self._following):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -373,6 +387,8 @@ class ConfigNode:
         if later is not None:
             await self._see(later)
         self._note_other_cluster()
+        if ends_minute:
+            self._begin_recording()
         owner, follower = self._role.owner, self._role.follower
         if owner is not None:
             owner.second()

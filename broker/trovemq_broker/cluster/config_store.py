@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeAlias
 
+from trovemq_broker.admin.change_saver import STORED
 from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import Generation
+from trovemq_broker.cluster_config.logged import LoggedTable
 from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
-from trovemq_daemon.threads import run_in_thread
+from trovemq_daemon.threads import run_in_thread, until_done
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.failures import reported
 from trovemq_store.files.files import FileSystem, StorageError
 
 STORE_ID_PATH: Final = "config/trovemq-store-id"
 _STORE_ID: Final = re.compile(rb"[0-9a-f]{16}\n?")
+Committed: TypeAlias = Callable[[PhysicalOffset], Awaitable[None]]
 
 
 class TableWork(Protocol):
@@ -48,7 +52,14 @@ class Signal:
 class ConfigStore:
     """The table, its lock, and the store's id. `draw_id`: 16 hex digits by chance."""
 
-    def __init__(self, stored: StoredTable, files: FileSystem, draw_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        stored: StoredTable,
+        files: FileSystem,
+        draw_id: Callable[[], str],
+        committed: Committed | None = None,
+    ) -> None:
+        """`committed(end)` returns when the log is on disk and committed up to there; of a LoggedTable."""
         self.stored: Final = stored
         self.lock: Final = asyncio.Lock()
         """Held round begin(), run() and finish() of each change."""
@@ -56,11 +67,17 @@ class ConfigStore:
         self._files = files
         self._draw_id = draw_id
         self._id = ""
+        self._logged = stored if isinstance(stored, LoggedTable) else None
+        assert (self._logged is None) == (committed is None), "records wait for the log"
+        self._committed = committed
+        self._waiting: asyncio.Task[None] | None = None
+        self._is_over = False
 
     async def store_id(self) -> str:
         """Made when it is needed first. TroveError STORE_FAILED, DISK_FULL."""
         if not self._id:
-            self._id = await run_in_thread(self._read_id)
+            self._id = self.stored.store_id or await run_in_thread(self._read_id)
+            self.stored.store_id = self._id
         return self._id
 
     def _read_id(self) -> str:
@@ -78,8 +95,57 @@ class ConfigStore:
 
     async def run(self, work: TableWork) -> None:
         """Makes a change that has begun durable. The caller holds the lock, and ends the change then, also
-        after an error: TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR, LIMIT_EXCEEDED."""
-        await run_in_thread(work.run)
+        after an error: TroveError DISK_FULL, STORE_FAILED, UNKNOWN_ERROR, LIMIT_EXCEEDED; those of
+        MessageStore.append(); SERVICE_NOT_AVAILABLE if this broker stops before it is committed.
+
+        A caller that is cancelled continues afterwards."""
+        if self._logged is None:
+            await run_in_thread(work.run)
+            return
+        work.run()
+        if (end := self._logged.appended_end) is None:
+            return
+        self._waiting = waiting = asyncio.create_task(self._until_committed(end), name="config-commit")
+        if self._is_over:
+            waiting.cancel()
+        try:
+            await until_done(waiting)
+        finally:
+            self._waiting = None
+            if waiting.cancelled() or waiting.exception() is not None:
+                self._logged.lose()
+        if waiting.cancelled():
+            what = "this broker stops, or leads its group no more; the change may or may not have been made"
+            raise TroveError(errors.SERVICE_NOT_AVAILABLE, what, in_doubt="true")
+        waiting.result()
+
+    async def _until_committed(self, end: PhysicalOffset) -> None:
+        """A change that is in the log is committed at some time, or this leader ends."""
+        assert self._committed is not None, "its changes are records"
+        while True:
+            try:
+                await self._committed(end)
+                return
+            except TroveError as error:
+                if error.spec not in STORED:
+                    raise
+
+    @property
+    def must_record(self) -> bool:
+        """Whether a replica group's log lacks the table of a file."""
+        return self._logged is not None and self._logged.must_be_recorded
+
+    async def record(self) -> None:
+        """Makes the table of a file records of the log. TroveError: the next change does it."""
+        async with self.lock:
+            if self._logged is not None and self._logged.must_be_recorded:
+                await self.save(self._logged.begin_recording())
+
+    def end(self) -> None:
+        """No change waits any more for its commit."""
+        self._is_over = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     async def save(self, work: StoredWork) -> None:
         """Ends a change that has begun. The caller holds the lock. TroveError DISK_FULL, STORE_FAILED; then

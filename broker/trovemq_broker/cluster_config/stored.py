@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -79,19 +79,32 @@ class StoredTable:
         self.promised = NO_GENERATION
         self.removed = False
         """Whether an owner has said that this broker is no member any more: its table may lack that."""
+        self.store_id = ""
+        """Of a replica group: that of each node's store."""
 
     @classmethod
     def load(cls, files: FileSystem, seal: SecretSeal | None = None) -> StoredTable:
         """Reads the file; an empty table if there is none. `seal` None: the broker has no authentication.
         TroveError STORE_FAILED, STORE_NEWER, SEALING_KEY_MISMATCH."""
-        stored = cls(TableFile(files), seal)
+        file = TableFile(files)
+        return cls.of(file.load(), file, seal)
+
+    @classmethod
+    def of(cls, bodies: Iterable[JsonObject], file: TableFile, seal: SecretSeal | None = None) -> StoredTable:
+        """The table of the file, which has these records. The errors of load()."""
+        stored = StoredTable(file, seal)
         try:
-            for body in stored._file.load():
+            for body in bodies:
                 stored._read(body)
         except (ValueError, TypeError) as error:
             what = f"{PATH}: {error}: put it back from a backup of the store"
             raise DamagedError(errors.STORE_FAILED, what, file=PATH) from error
         return stored
+
+    @property
+    def key_id(self) -> str:
+        """The key of the secrets that are stored; empty if there are none."""
+        return self._key_id
 
     @property
     def fault(self) -> str:
@@ -129,7 +142,7 @@ class StoredTable:
             )
         other = update.head.cluster != self.head.cluster
         promised = update.head.generation if other else max(self.promised, update.head.generation)
-        return self._begin(self._change_body(update), update, promised, removed=self.removed and not other)
+        return self._begin(update, promised, removed=self.removed and not other)
 
     def begin_promise(self, generation: Generation, cluster: str) -> StoredWork:
         """Begins to store that no older generation of that cluster is obeyed. TroveError
@@ -141,24 +154,26 @@ class StoredTable:
         if generation <= self.promised:
             what = f"generation {generation} is not above {self.promised}, which this broker has seen"
             raise TroveError(errors.CONFIG_GENERATION_OLD, what, promised=str(self.promised))
-        body: JsonObject = {"promised": generation_json(generation)}
-        return self._begin(body, None, generation, removed=self.removed)
+        return self._begin(None, generation, removed=self.removed)
 
     def begin_removal(self) -> StoredWork:
         """Begins to store that this broker is no member any more. TroveError SERVICE_NOT_AVAILABLE."""
-        return self._begin({"removed": True}, None, self.promised, removed=True)
+        return self._begin(None, self.promised, removed=True)
 
-    def _begin(
-        self, change: JsonObject, update: Update | None, promised: Generation, *, removed: bool
-    ) -> StoredWork:
+    def _begin(self, update: Update | None, promised: Generation, *, removed: bool) -> StoredWork:
         if self._work is not None:
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, "the configuration is being changed; try again")
-        body = b"" if update is not None and self._is_written_whole(update) else _rendered(change)
-        save = partial(self._file.append, body)
-        if not body or not self._file.has_space(body):
-            save = partial(self._replace, promised, removed, update, self.head, tuple(self.table))
+        save = self._saving(update, promised, removed=removed)
         self._work = StoredWork(save, update, promised, removed=removed)
         return self._work
+
+    def _saving(self, update: Update | None, promised: Generation, *, removed: bool) -> Callable[[], None]:
+        """The function that writes a change."""
+        if update is None or not self._is_written_whole(update):
+            body = _rendered(self._change_body(update, promised, removed=removed))
+            if self._file.has_space(body):
+                return partial(self._file.append, body)
+        return partial(self._replace, promised, removed, update, self.head, tuple(self.table))
 
     def _is_written_whole(self, update: Update) -> bool:
         """Also for the first secrets: the record of everything names their key."""
@@ -187,7 +202,7 @@ class StoredTable:
             **({"sealingKey": key_id} if key_id else {}),
             "promised": generation_json(promised),
             **({"removed": True} if removed else {}),
-            "head": _head_json(after.head),
+            "head": head_json(after.head),
             "entries": [entry_json(entry, self._seal) for entry in after],
         }
         self._file.replace(_rendered(image))
@@ -210,9 +225,9 @@ class StoredTable:
         if len(self._digests) > DIGESTS_MAX:
             del self._digests[min(self._digests)]
 
-    def _change_body(self, update: Update) -> JsonObject:
-        if update.base is None:
-            return {}  # everything is written
+    def _change_body(self, update: Update | None, promised: Generation, *, removed: bool) -> JsonObject:
+        if update is None:
+            return {"removed": True} if removed > self.removed else {"promised": generation_json(promised)}
         head, before = update.head, self.head
         body: JsonObject = {"entries": [entry_json(entry, self._seal) for entry in update.entries]}
         same = (head.cluster, head.owner, head.generation) == (
@@ -221,7 +236,7 @@ class StoredTable:
             before.generation,
         )
         if not same:
-            return {"head": _head_json(head), **body}
+            return {"head": head_json(head), **body}
         return {"version": head.version, "digest": head.digest, "horizon": head.horizon, **body}
 
     # --- from JSON ------------------------------------------------------------------------------------
@@ -238,7 +253,7 @@ class StoredTable:
         if "head" not in body and "version" not in body:
             return
         before = self.head
-        head = _head_from(body["head"]) if "head" in body else _same_generation(before, body)
+        head = head_from(body["head"]) if "head" in body else _same_generation(before, body)
         entries = body.get("entries")
         if not isinstance(entries, list):
             raise ValueError("a record has no list of entries")
@@ -261,7 +276,7 @@ def _rendered(body: JsonObject) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _head_json(head: Head) -> JsonObject:
+def head_json(head: Head) -> JsonObject:
     return {
         "cluster": head.cluster,
         "owner": head.owner,
@@ -273,7 +288,7 @@ def _head_json(head: Head) -> JsonObject:
     }
 
 
-def _head_from(value: object) -> Head:
+def head_from(value: object) -> Head:
     """ValueError; TroveError STORE_NEWER."""
     if not isinstance(value, dict) or not isinstance(value.get("history"), list):
         raise ValueError("a head is damaged")

@@ -127,6 +127,11 @@ class ConfigTable:
         return self.head.generation != NO_GENERATION
 
     @property
+    def entry_count(self) -> int:
+        """Entries and deletions."""
+        return len(self._entries)
+
+    @property
     def deletion_count(self) -> int:
         return self._deletions
 

@@ -49,8 +49,9 @@ from trovemq_proto import errors
 from trovemq_proto.errors import DamagedError, TroveError
 from trovemq_store.files.failures import reported
 from trovemq_store.files.files import FileSystem, StorageError, UnreadableError
+from trovemq_store.topics.table_records import CLUSTER_PATH
 
-PATH: Final = "config/trovemq-cluster.table"
+PATH: Final = CLUSTER_PATH
 BACKUP_PATH: Final = f"{PATH}.bak"
 FORMAT: Final = 1
 MAGIC: Final = 0x31434354

@@ -29,6 +29,8 @@ from trovemq_broker.cluster.rocketmq_registration import RocketmqRegistrations
 from trovemq_broker.cluster.route_metrics import ForwardsCollector, RoutesCollector
 from trovemq_broker.cluster.route_watch import RouteWatches
 from trovemq_broker.cluster.view import BrokerView
+from trovemq_broker.cluster_config.entries import SecretSeal
+from trovemq_broker.cluster_config.logged import LoggedTable
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.broker_services import BrokerServices
 from trovemq_broker.daemon.config_wiring import (
@@ -178,7 +180,7 @@ class BrokerApp:
                 model = await asyncio.to_thread(open_consumer_state, store, settings)
                 security = await self._open_security(store, model)
                 seal = None if security is None else security.table.sealer("cluster:")
-                stored = await asyncio.to_thread(StoredTable.load, store.files, seal)
+                stored = await asyncio.to_thread(self._load_config, store, seal)
                 await self._serve(
                     model, store, stored, security, advertised, Listening(address, http, tls), stop
                 )
@@ -206,6 +208,10 @@ class BrokerApp:
             close_store(store, None)
             raise
         return store
+
+    def _load_config(self, store: MessageStore, seal: SecretSeal | None) -> StoredTable:
+        """The cluster's configuration: of a replica group in its log, else in a file. Blocks."""
+        return StoredTable.load(store.files, seal) if self._led is None else LoggedTable.open(store, seal)
 
     def _report(self, problem: str) -> None:
         self._problem = problem

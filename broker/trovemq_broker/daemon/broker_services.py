@@ -280,6 +280,7 @@ class BrokerServices:
                 lambda: self.config.table,
             ),
             view=self.view,
+            committed=core.group_commit.committed,
         )
         used: SharedConfig = self.config if shared is None else shared
         self._shared = used

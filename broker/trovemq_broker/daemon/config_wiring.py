@@ -16,11 +16,12 @@ from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
-from trovemq_broker.cluster.config_store import ConfigStore
+from trovemq_broker.cluster.config_store import Committed, ConfigStore
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.view import LocalBroker
 from trovemq_broker.cluster_config.entries import ClockMs
 from trovemq_broker.cluster_config.local_tables import LocalTables
+from trovemq_broker.cluster_config.logged import LoggedTable
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.daemon.settings import BrokerSettings
 from trovemq_broker.server.access.serving_gate import ServingGate
@@ -59,14 +60,17 @@ def config_node(
     cluster: ClusterParts,
     tables: LocalTables,
     view: LocalBroker,
+    committed: Committed,
 ) -> ConfigNode:
-    """`address`: where other brokers reach this one."""
+    """`address`: where other brokers reach this one. `committed`: of a replica group, whose log has the
+    table."""
+    waits = committed if isinstance(cluster.stored, LoggedTable) else None
     return ConfigNode(
         NodeParts(
             broker=settings.name,
             address=address,
             owner=settings.owner_named,
-            store=ConfigStore(cluster.stored, files, lambda: secrets.token_hex(8)),
+            store=ConfigStore(cluster.stored, files, lambda: secrets.token_hex(8), waits),
             tables=tables,
             routes=cluster.routes,
             endpoints=Endpoints(cluster.routes, cluster.channels, must_check=settings.authentication_enable),

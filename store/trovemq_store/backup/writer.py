@@ -40,6 +40,7 @@ from trovemq_store.topics.offsets import OFFSETS_PATH
 from trovemq_store.topics.security_entries import SECURITY_PATH
 from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
 from trovemq_store.topics.table_notes import NOTES_PATH
+from trovemq_store.topics.table_records import CLUSTER_ENTRIES_PATH, CLUSTER_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 NOT_COPIED: Final = frozenset({"commitlog", "consumequeue", "index", LOCK_PATH, ABORT_PATH, checkpoint.PATH})
@@ -54,12 +55,13 @@ LAST: Final = (
     topic_journal.PATH,
     f"{OFFSETS_PATH}.bak",
     OFFSETS_PATH,
+    f"{CLUSTER_ENTRIES_PATH}.bak",
+    CLUSTER_ENTRIES_PATH,
     f"{SECURITY_PATH}.bak",
     SECURITY_PATH,
 )
 """The tables and their notes, at one time: else a restored file that is older or newer than its note would
 undo records."""
-CLUSTER_PATH: Final = "config/trovemq-cluster.table"
 LAST_OF_ALL: Final = (
     CLUSTER_PATH,
     f"{CLUSTER_PATH}.bak",

@@ -41,6 +41,7 @@ from trovemq_store.topics.offsets import OFFSETS_PATH
 from trovemq_store.topics.security_entries import SECURITY_PATH
 from trovemq_store.topics.subscription_groups import SUBSCRIPTION_GROUPS_PATH
 from trovemq_store.topics.table_notes import NOTES_PATH
+from trovemq_store.topics.table_records import CLUSTER_ENTRIES_PATH, CLUSTER_PATH
 from trovemq_store.topics.topics_file import TOPICS_PATH
 
 PATH: Final = "trovemq/new-log.json"
@@ -66,6 +67,10 @@ _TABLES: Final = (
     f"{OFFSETS_PATH}.bak",
     SECURITY_PATH,
     f"{SECURITY_PATH}.bak",
+    CLUSTER_ENTRIES_PATH,
+    f"{CLUSTER_ENTRIES_PATH}.bak",
+    CLUSTER_PATH,
+    f"{CLUSTER_PATH}.bak",
 )
 _NOTES: Final = (f"{NOTES_PATH}.bak", NOTES_PATH)
 """Removed last: while one is there, a start after a crash removes the files of the tables."""

@@ -7,7 +7,7 @@ A record's body is a JSON object, in ASCII:
 | member       | value                                                                                     |
 |--------------|-------------------------------------------------------------------------------------------|
 | format       | 1. A newer one is refused, never guessed at                                               |
-| kind         | `topic`, `group`, `offsets`, `security`. A record of another kind is skipped              |
+| kind         | `topic`, `group`, `offsets`, `security`, `cluster`. A record of another kind is skipped   |
 | name         | of the entry; empty: `value` has several entries                                          |
 | value        | RocketMQ's object for the entry, whole, as in the table's file; null: it is deleted.      |
 |              | Of several entries: an object of these by name                                            |
@@ -18,7 +18,8 @@ A record's body is a JSON object, in ASCII:
 
 Offsets have several entries: those of one iteration of the event loop. An entry is `topic@group`, its value
 the offsets by queue. Users, rules and quotas (`security`) have those of a change, sealed as in their file
-(security_entries.py).
+(security_entries.py). So has the configuration that brokers share, in a replica group (`cluster`, by
+cluster_config/logged.py of the broker).
 
 The whole record has a CRC as every other one.
 
@@ -45,7 +46,10 @@ DELETED_BELOW: Final = "deletedBelow"
 GROUP_KIND: Final = "group"
 OFFSETS_KIND: Final = "offsets"
 SECURITY_KIND: Final = "security"
-SEVERAL: Final = frozenset((OFFSETS_KIND, SECURITY_KIND))
+CLUSTER_KIND: Final = "cluster"
+CLUSTER_ENTRIES_PATH: Final = "config/trovemq-cluster.json"
+CLUSTER_PATH: Final = "config/trovemq-cluster.table"
+SEVERAL: Final = frozenset((OFFSETS_KIND, SECURITY_KIND, CLUSTER_KIND))
 """Kinds whose records have several entries."""
 PARTS_MAX: Final = 1_024
 """Entries and members of entries in one record, unless a single entry has more."""
