@@ -210,6 +210,16 @@ REPLICATION_FAULTS: Final = (
         (f"{CHANGES}test_a_leader_of_two_that_led_again_counted_alone",),
     ),
     Planted(
+        "a leader forgets which learners are to vote",
+        f"{PACKAGE}members.py",
+        "self.newest = replace(stored, version=max(stored.version, epoch * CHANGES_MAX))",
+        "self.newest = replace(stored, version=max(stored.version, epoch * CHANGES_MAX), joining=())",
+        (
+            f"{CHANGES}test_a_node_stayed_a_learner_when_another_leader_followed",
+            f"{CHANGES}test_a_node_stayed_a_learner_when_etcds_next_leader_followed",
+        ),
+    ),
+    Planted(
         "the promise of a removed node counts",
         f"{PACKAGE}promotion.py",
         "[one for one in with_state if one.identity.node in voters]",

@@ -1,6 +1,8 @@
 """The members of a group, and how a leader changes them: one node at a time.
 
-    add(node)         a learner: it gets the log, and counts for nothing
+    add(node)         a learner: it gets the log, and counts for nothing; the list says whether it is to vote
+    join(node)        a learner is to become a voter
+    refuse(node)      it is not, any more
     make_voter(node)  it may come into the in-sync set, and its promise counts
     remove(node)      a voter is out of the in-sync set before; its store's id never returns
 
@@ -62,7 +64,21 @@ class MemberChanges:
         if len(self.newest.nodes) >= NODES_MAX:
             raise ValueError(f"the group has {NODES_MAX} nodes, the most that it may have")
         learner = member._replace(is_voter=False, place=NO_PLACE, store_id="")
-        return self._changed(nodes=(*self.newest.nodes, learner))
+        joining = (*self.newest.joining, member.node) if member.is_voter else self.newest.joining
+        return self._changed(nodes=(*self.newest.nodes, learner), joining=joining)
+
+    def join(self, node: Node) -> Members:
+        """Any later leader makes it a voter, too."""
+        learner = self.newest.member(node)
+        if learner is None or learner.is_voter or node in self.newest.joining:
+            raise ValueError(f"node {node} is no learner, or joins already")
+        return self._changed(joining=(*self.newest.joining, node))
+
+    def refuse(self, node: Node) -> Members:
+        """It stays a learner."""
+        if node not in self.newest.joining:
+            raise ValueError(f"node {node} does not join")
+        return self._changed(joining=self._joining_without(node))
 
     def make_voter(self, node: Node, store_id: str) -> Members:
         """It should have all of the log: with more voters more promises are needed. With this store its
@@ -75,7 +91,8 @@ class MemberChanges:
         place = next(one for one in after if one not in taken)
         voter = learner._replace(is_voter=True, place=place, store_id=store_id)
         nodes = tuple(voter if one.node == node else one for one in self.newest.nodes)
-        return self._changed(nodes=nodes, newest=node, last_place=place)
+        joining = self._joining_without(node)
+        return self._changed(nodes=nodes, newest=node, last_place=place, joining=joining)
 
     def remove(self, node: Node, store_ids: Collection[str], counted: Collection[Identity]) -> Members:
         """`store_ids`: of the node's stores; `counted`: the copies of the sets that count (InSyncChanges)."""
@@ -89,7 +106,7 @@ class MemberChanges:
         removed = (*self.newest.removed, *sorted(set(store_ids) - set(self.newest.removed)))
         if len(removed) > REMOVED_MAX:
             raise ValueError(f"{REMOVED_MAX} stores were removed, the most that a group remembers")
-        return self._changed(nodes=nodes, removed=removed)
+        return self._changed(nodes=nodes, removed=removed, joining=self._joining_without(node))
 
     def take(self, written: Members) -> bool:
         """A list that this leader has written to the coordinator, also without an answer. Whether it is
@@ -106,6 +123,9 @@ class MemberChanges:
             return False
         self.counts = True
         return True
+
+    def _joining_without(self, node: Node) -> tuple[Node, ...]:
+        return tuple(one for one in self.newest.joining if one != node)
 
     def _changed(self, *, newest: Node = "", **fields: object) -> Members:
         if not self.counts:

@@ -31,7 +31,9 @@ def copy_of(group: ReplicaGroup, node: ReplicaNode) -> tuple[str, str]:
     """The part of the node's copy in the group, in a word with its level."""
     if node.node in group.in_sync:
         return "in sync", "good" if node.is_reachable else "warn"
-    return ("not in sync", "warn") if node.is_voter else ("learner", "quiet")
+    if node.is_voter:
+        return "not in sync", "warn"
+    return "joining" if node.is_joining else "learner", "quiet"
 
 
 def notice_of(group: ReplicaGroup) -> tuple[str, str]:

@@ -27,18 +27,20 @@ class ReplicaMember(_message.Message):
     def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., replication: _Optional[str] = ..., voter: _Optional[bool] = ..., place: _Optional[int] = ..., store_id: _Optional[str] = ...) -> None: ...
 
 class ReplicaMemberList(_message.Message):
-    __slots__ = ("version", "nodes", "newest", "last_place", "removed")
+    __slots__ = ("version", "nodes", "newest", "last_place", "removed", "joining")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     LAST_PLACE_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
+    JOINING_FIELD_NUMBER: _ClassVar[int]
     version: int
     nodes: _containers.RepeatedCompositeFieldContainer[ReplicaMember]
     newest: str
     last_place: int
     removed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., newest: _Optional[str] = ..., last_place: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+    joining: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ReplicaMember, _Mapping]]] = ..., newest: _Optional[str] = ..., last_place: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ..., joining: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaCopy(_message.Message):
     __slots__ = ("node", "end", "flushed", "lag_ms", "connected")

@@ -59,14 +59,16 @@ class Member(NamedTuple):
 
 class Members(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A group's list of members, with the nodes' addresses. `newest`: the voter that this version has added,
-    empty if none. `removed`: ids of stores that never return. `last_place`: that was given last. ValueError
-    where it breaks an invariant."""
+    empty if none. `removed`: ids of stores that never return. `last_place`: that was given last. `joining`:
+    learners that become voters once they have all of the log; a version before this field drops it.
+    ValueError where it breaks an invariant."""
 
     version: int = 1
     nodes: tuple[Member, ...] = ()
     newest: str = ""
     removed: tuple[str, ...] = ()
     last_place: int = NO_PLACE
+    joining: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [one.node for one in self.nodes]
@@ -77,6 +79,9 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise ValueError(f"each voter has a place, 0 to {PLACES - 1}, and no other has it: {places}")
         if len(self.removed) > REMOVED_MAX:
             raise ValueError(f"a group remembers at most {REMOVED_MAX} removed stores")
+        learners = {one.node for one in self.nodes if not one.is_voter}
+        if len({*self.joining}) < len(self.joining) or not learners.issuperset(self.joining):
+            raise ValueError(f"learners join, each once: {self.joining}")
 
     @classmethod
     def first(cls, nodes: Iterable[Member]) -> Members:
@@ -164,6 +169,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def with_members(self, listed: Members) -> Membership:
         """With a later list of members. ValueError."""
         former, version = self.listed, listed.version
-        if version < former.version or (version == former.version and listed != former):
+        # the list of a node of the version before lacks `joining`
+        one, other = (msgspec.structs.replace(each, joining=()) for each in (former, listed))
+        if version < former.version or (version == former.version and one != other):
             raise ValueError(f"version {version} of the members follows {former.version}")
         return msgspec.structs.replace(self, listed=listed)

@@ -9,7 +9,7 @@
     membership     the node's place in its group (membership.py), null in the store of a single broker:
       cluster, group, node, storeId, incarnation, directory, inSyncMin
       members            version; nodes: [[node, address, replication address, whether it votes, place, id of
-                         the store with which it became a voter], …]; newest, removed, lastPlace
+                         the store with which it became a voter], …]; newest, removed, lastPlace, joining
       inSync             [epoch, version, [[node, store id, incarnation], …]], or null
       leads, isSynced
     crc32          of the file: store/trovemq_store/files/sealed_json.py

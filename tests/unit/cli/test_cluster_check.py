@@ -82,6 +82,9 @@ def test_a_learner_is_noted() -> None:
     (found,) = findings(group(nodes=(*group().nodes, learner)))
     assert (found.check, found.note) == ("copies", True)
     assert "d is a learner" in found.what
+    (found,) = findings(group(nodes=(*group().nodes, replace(learner, is_joining=True))))
+    assert (found.check, found.note) == ("copies", True)
+    assert "d joins" in found.what
 
 
 def test_only_changes_are_printed_and_no_older_epoch() -> None:

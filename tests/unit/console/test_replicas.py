@@ -58,13 +58,15 @@ def test_each_node_has_its_role_its_copy_and_its_lag() -> None:
         "c", "unknown", epoch=0, end=None, commit=None, lag_bytes=None, lag_ms=None, problem="c:8081: refused"
     )
     learner = node("d", "follower", is_voter=False)
-    page = shown(replace(GROUP, nodes=(LEADER, FOLLOWER, gone, learner)))
+    joining = node("e", "follower", is_voter=False, is_joining=True)
+    page = shown(replace(GROUP, nodes=(LEADER, FOLLOWER, gone, learner, joining)))
     assert "<strong>a</strong> leads, epoch 64. In sync: a, b; at least 2." in page
     assert cells(page) == [
         ["a", "leader", "in sync", "64", "4,096", "4,000", "0 B", "0 ms", "a:8081"],
         ["b", "follower", "in sync", "64", "3,072", "4,000", "1.0 KiB", "1 s", "b:8081"],
         ["c", "unknown", "not in sync", "—", "—", "—", "—", "—", "c:8081"],
         ["d", "follower", "learner", "64", "4,096", "4,000", "0 B", "0 ms", "d:8081"],
+        ["e", "follower", "joining", "64", "4,096", "4,000", "0 B", "0 ms", "e:8081"],
     ]
     assert "Not in sync: c." in page
     assert "</span> c:8081: refused</div>" in page

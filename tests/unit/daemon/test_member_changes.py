@@ -16,7 +16,14 @@ from trovemq_broker.daemon.replica import member_changes
 from trovemq_broker.daemon.replica.finding import Finding
 from trovemq_broker.daemon.replica.gathering import Gathering, Leadership
 from trovemq_broker.daemon.replica.member_changes import GroupMembers
-from trovemq_broker.replication.election_members import MemberChange
+from trovemq_broker.replication.election_members import MemberChange, members_changed
+from trovemq_broker.replication.election_records import (
+    CONFIG,
+    GroupConfig,
+    GroupState,
+    from_bytes,
+    to_bytes,
+)
 from trovemq_broker.replication.frames import Identity, InSyncSet, Offset
 from trovemq_broker.replication.leader import CopyState, GroupSettings
 from trovemq_broker.replication.members import MemberChanges
@@ -221,6 +228,33 @@ async def test_a_node_is_a_learner_until_it_has_the_log() -> None:
     assert (world.settings.voters["d"], world.settings.stores) == (True, {"d": "store of d"})
 
 
+async def test_a_node_stayed_a_learner_when_another_leader_followed() -> None:
+    """Or the leader started again: only the memory of the leader before had that it is to vote."""
+    world = World()
+    await world.members.add(D)
+    found = await world.gather("b")
+    assert found.listed.joining == ("d",)
+    next_leader = World(listed=found.listed)
+    next_leader.join("d")
+    await next_leader.poll()
+    assert next_leader.members.counts, "the list that it found counts first"
+    await next_leader.poll()
+    assert next_leader.place.listed.stores == {"d": "store of d"}
+    assert next_leader.place.listed.joining == ()
+
+
+async def test_a_learner_that_is_added_as_a_voter_joins() -> None:
+    world = World()
+    await world.members.add(D._replace(is_voter=False))
+    world.join("d")
+    await world.poll()
+    assert ("d" in world.place.voters, world.place.listed.joining) == (False, ())
+    await world.members.add(D)
+    await world.members.add(D)  # again: it is no fault
+    await world.poll()
+    assert "d" in world.place.voters
+
+
 async def test_a_change_counts_when_each_copy_that_counts_has_it() -> None:
     world = World("abc")
     world.nodes["c"].is_here = False
@@ -327,6 +361,8 @@ async def test_a_store_of_unknown_id_that_was_in_a_set_never_votes() -> None:
     world.nodes["c"].is_here = True
     await world.poll()
     assert "c" not in world.place.voters
+    assert world.place.listed.joining == (), "no later leader tries it, either"
+    await world.poll()
     world.nodes["c"].in_sync = None
     world.join("c", "another store")
     await world.poll()
@@ -358,6 +394,25 @@ async def test_a_list_that_was_written_without_an_answer_counts_all_the_same() -
     assert (world.place.voters, world.members.counts) == (["a", "b"], False)
     await world.poll()
     assert world.members.counts
+
+
+async def test_a_node_stayed_a_learner_when_etcds_next_leader_followed() -> None:
+    """The list in etcd says that it is to vote. One of the version before does not, and opens."""
+    config = GroupConfig(
+        cluster="c", group="g", in_sync_min=2, is_sync=True, segment_size=4_096, listed=FOUNDED
+    )
+    state = GroupState(epoch=EPOCH, leader="a", version=5, in_sync=tuple(sorted(in_sync("ab").copies)))
+    before = to_bytes(config).replace(b',"joining":[]', b"")
+    assert b"joining" not in before
+    assert from_bytes(CONFIG, before, GroupConfig) == config
+    stored = to_bytes(members_changed(config, state, lambda changes: changes.add(D)))
+    found = from_bytes(CONFIG, stored, GroupConfig)
+    assert found.listed.joining == ("d",)
+    world = World(listed=found.listed)
+    world.join("d")
+    await world.poll()
+    await world.poll()
+    assert "d" in world.place.voters
 
 
 # --- beside a promotion ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.files.sealed_json import seal
 from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.membership import Identity, InSyncSet, Member, Members, Membership
 from trovemq_store.replica.replica_file import ReplicaFile
@@ -53,6 +55,22 @@ def test_a_member_comes_and_goes() -> None:
     assert found is not None
     assert (found.listed, found.voters) == (later, ["a", "b", "c"])
     assert (later.places, later.stores) == ({"a": 0, "b": 1, "c": 5}, {"c": "s7"})
+
+
+def test_a_list_of_the_version_before_opens_and_is_no_other_one() -> None:
+    """It has no word about joining nodes: so has the same list at a node of that version."""
+    files, replica = node()
+    listed = replace(
+        MINE.listed, version=2, nodes=(*MINE.members, C._replace(node="d", is_voter=False)), joining=("d",)
+    )
+    replica.take_place(MINE.with_members(listed))
+    former = replace(listed, joining=())
+    replica.take_place(replace(MINE, listed=former))
+    assert replica.state.membership == replace(MINE, listed=former)
+    content = json.loads(files.read_bytes("trovemq/replica.json"))
+    del content["membership"]["members"]["joining"]
+    files.write_atomic("trovemq/replica.json", seal(json.dumps(content).encode()))
+    assert ReplicaFile.open(files).state == replica.state
 
 
 @pytest.mark.parametrize(
@@ -108,6 +126,8 @@ def test_a_place_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
         ({"nodes": (A._replace(place=1), B._replace(place=1))}, "no other has it"),
         ({"nodes": (A,)}, "each voter has a place"),
         ({"nodes": (A._replace(place=8),)}, "0 to 7"),
+        ({"nodes": (A._replace(place=0),), "joining": ("a",)}, "learners join"),
+        ({"joining": ("d",)}, "learners join"),
         ({"removed": tuple(str(number) for number in range(1_025))}, "1024 removed stores"),
     ],
 )

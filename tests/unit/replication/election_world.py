@@ -162,6 +162,8 @@ class ElectionWorld(ElectedGroup):
             if config == from_bytes(CONFIG, self.etcd.values[CONFIG].value, GroupConfig):
                 self._new_disk(other)
             return
+        learners = {one.node for one in config.listed.nodes if not one.is_voter}
+        assert learners == {*config.listed.joining}, "each was added to vote, whichever node leads by now"
         member = config.member(other.name)
         counted = core.in_sync.counted
 

@@ -116,6 +116,8 @@ class MembersWorld:
 
     def _store_members(self, node: Node, members: Members) -> None:
         assert node.members is None or node.members.version <= members.version, "a list went back"
+        learners = {one.node for one in members.nodes if not one.is_voter}
+        assert learners == {*members.joining}, "each was added to vote, whichever node leads by now"
         node.members = members
         node.lists[node.identity] = members.version
 

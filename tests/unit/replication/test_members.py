@@ -48,6 +48,29 @@ def test_a_node_becomes_a_learner_then_a_voter() -> None:
     assert group.voters["d"]
 
 
+def test_a_learner_joins_until_it_votes_or_is_refused() -> None:
+    group = changes()
+    assert group.add(member_of("d")).joining == ("d",)
+    count(group)
+    assert group.add(member_of("e")._replace(is_voter=False)).joining == ("d",)
+    count(group)
+    assert group.join("e").joining == ("d", "e")
+    count(group)
+    with pytest.raises(ValueError, match="joins already"):
+        group.join("e")
+    assert group.refuse("e").joining == ("d",)
+    count(group)
+    with pytest.raises(ValueError, match="does not join"):
+        group.refuse("e")
+    assert group.make_voter("d", "store of d").joining == ()
+    count(group)
+    with pytest.raises(ValueError, match="no learner"):
+        group.join("d")
+    group.join("e")
+    count(group)
+    assert group.remove("e", [], [A, B]).joining == ()
+
+
 def test_one_change_begins_when_the_one_before_counts() -> None:
     group = changes()
     group.add(member_of("d"))

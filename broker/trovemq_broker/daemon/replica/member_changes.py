@@ -63,8 +63,6 @@ class GroupMembers:
         self._changes: Final = MemberChanges(place.listed, epoch, place.node, known)
         self._stored: dict[Identity, int] = {}
         self._one_change = asyncio.Lock()
-        self._joining: set[Node] = set()
-        """Learners that become voters."""
 
     async def run(self) -> None:
         """Until it is cancelled. StorageError."""
@@ -94,10 +92,11 @@ class GroupMembers:
                 raise illegal(f"node {member.node} is a member already")
             if known is None:
                 await self._check_is_new(member)
-                await self._until_it_counts()
+            await self._until_it_counts()
+            if known is None:
                 await self._change(lambda changes: changes.add(member))
-            if member.is_voter:
-                self._joining.add(member.node)
+            elif member.node not in self._listed.joining:
+                await self._change(lambda changes: changes.join(member.node))
             await self._until_it_counts()
 
     async def remove(self, node: Node) -> None:
@@ -112,7 +111,6 @@ class GroupMembers:
                 raise TroveError(errors.NOT_A_MEMBER, f"node {node} of group {place.group}")
             self._counted_without(node)
             await self._until_it_counts(without=node if self._election is None else "")
-            self._joining.discard(node)
             stores, counted = self._stores_of(node), self._counted_without(node)
             await self._change(lambda changes: changes.remove(node, stores, counted))
             await self._until_it_counts()
@@ -215,9 +213,9 @@ class GroupMembers:
         return "".join(f"; {node}: {error.message}" for node, error in sorted(failures.items()))
 
     async def _make_voters(self) -> None:
-        """The next learner of `add` that has all that is committed."""
+        """The next learner that joins and has all that is committed."""
         copies = {one.identity.node: one for one in self._streams().copy_states()}
-        for node in sorted(self._joining & set(copies)):
+        for node in sorted(copies.keys() & self._listed.joining):
             one = copies[node]
             if one.is_connected and one.flushed >= self._node.state.commit:
                 await self._make_voter(one.identity)
@@ -231,16 +229,20 @@ class GroupMembers:
             return
         if status.in_sync is not None:
             get_logger().error("replica.voter_refused", node=node, message="its store is not a new one")
-            self._joining.discard(node)
+            await self._try_change(node, lambda changes: changes.refuse(node))
             return
+        if await self._try_change(node, lambda changes: changes.make_voter(node, identity.store_id)):
+            await self._offer()
+            get_logger().info("replica.voter", node=node)
+
+    async def _try_change(self, node: Node, change: MemberChange) -> bool:
+        """Whether it is made; else run() tries again."""
         try:
-            await self._change(lambda changes: changes.make_voter(node, identity.store_id))
+            await self._change(change)
         except TroveError as error:
             get_logger().warning("replica.voter_waits", node=node, message=str(error))
-            return
-        self._joining.discard(node)
-        await self._offer()
-        get_logger().info("replica.voter", node=node)
+            return False
+        return True
 
     def settings(self) -> GroupSettings:
         """With the newest list. A voter of a list that does not count yet may not be in a set; but as many

@@ -9,8 +9,8 @@ from trovemq_store.replica.membership import MEMBERS_MAX, NO_PLACE, REMOVED_MAX,
 
 TEXT_SIZE_MAX: Final = 1_024
 STORE_ID_SIZE_MAX: Final = 64
-LIST_PARTS_MAX: Final = 8 * MEMBERS_MAX + REMOVED_MAX + 8
-LIST_SIZE_MAX: Final = 8 * TEXT_SIZE_MAX * MEMBERS_MAX + (STORE_ID_SIZE_MAX + 4) * REMOVED_MAX
+LIST_PARTS_MAX: Final = 9 * MEMBERS_MAX + REMOVED_MAX + 8
+LIST_SIZE_MAX: Final = 9 * TEXT_SIZE_MAX * MEMBERS_MAX + (STORE_ID_SIZE_MAX + 4) * REMOVED_MAX
 
 
 def checked_text(what: str, text: str, *, may_be_empty: bool = False, size_max: int = TEXT_SIZE_MAX) -> str:
@@ -36,7 +36,7 @@ def member_of(one: pb.ReplicaMember) -> Member:
 
 def members_of(found: pb.ReplicaMemberList) -> Members:
     """ValueError."""
-    if len(found.nodes) > MEMBERS_MAX or len(found.removed) > REMOVED_MAX:
+    if max(len(found.nodes), len(found.joining)) > MEMBERS_MAX or len(found.removed) > REMOVED_MAX:
         raise ValueError(f"a list of {len(found.nodes)} nodes and {len(found.removed)} removed stores")
     return Members(
         version=found.version,
@@ -44,6 +44,7 @@ def members_of(found: pb.ReplicaMemberList) -> Members:
         newest=checked_text("newest", found.newest, may_be_empty=True),
         removed=tuple(checked_text("removed", one, size_max=STORE_ID_SIZE_MAX) for one in found.removed),
         last_place=found.last_place,
+        joining=tuple(checked_text("joining", one) for one in found.joining),
     )
 
 
@@ -64,4 +65,5 @@ def members_to(listed: Members) -> pb.ReplicaMemberList:
         newest=listed.newest,
         last_place=listed.last_place,
         removed=listed.removed,
+        joining=listed.joining,
     )

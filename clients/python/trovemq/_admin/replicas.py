@@ -508,6 +508,7 @@ class _Answers:
                 role="unknown",
                 address=member.address,
                 is_voter=member.is_voter,
+                is_joining=member.is_joining,
                 problem="it was not asked" if error is None else error.message,
             )
         lag_bytes, lag_ms = None, answer.lag_ms
@@ -522,6 +523,7 @@ class _Answers:
             role=answer.role,
             address=member.address,
             is_voter=member.is_voter,
+            is_joining=member.is_joining,
             epoch=answer.epoch,
             end=answer.end,
             flushed=answer.flushed,

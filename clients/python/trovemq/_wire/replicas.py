@@ -28,6 +28,7 @@ class MemberAddress:
     address: str
     replication: str
     is_voter: bool
+    is_joining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,10 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         in_sync_min=found.in_sync_min,
         members_version=found.members.version,
         members=tuple(
-            MemberAddress(one.node, one.address, one.replication, one.voter) for one in found.members.nodes
+            MemberAddress(
+                one.node, one.address, one.replication, one.voter, one.node in found.members.joining
+            )
+            for one in found.members.nodes
         ),
         copies={one.node: (one.end, one.lag_ms, one.connected) for one in found.copies},
         lag_bytes=found.lag_bytes,

@@ -42,11 +42,15 @@ def _copies(group: ReplicaGroup) -> Iterator[Finding]:
         what = f"{', '.join(missing)} is not in sync"
         yield Finding("copies", group.group, what, "start it, or trovemq cluster replace NODE")
     for one in group.nodes:
-        if not one.is_voter:
-            what = f"{one.node} is a learner: its copy does not count, or not yet"
+        if not one.is_voter and one.is_joining:
+            what = f"{one.node} joins: its copy counts once it has all of the log"
             yield Finding(
-                "copies", group.group, what, "wait until it has all, if it was just added", note=True
+                "copies", group.group, what, "wait: trovemq cluster status shows its lag", note=True
             )
+        elif not one.is_voter:
+            what = f"{one.node} is a learner: its copy does not count"
+            to_do = f"if it is to vote: trovemq cluster add {one.node}, with its addresses"
+            yield Finding("copies", group.group, what, to_do, note=True)
     if len(voters) == 2 and group.in_sync_min > 1:
         what = "of two voters each is needed: with one away no message is acknowledged"
         yield Finding("copies", group.group, what, "add a third node", note=True)

@@ -227,6 +227,7 @@ def _object(group: ReplicaGroup) -> Mapping[str, object]:
                 "node": one.node,
                 "role": one.role,
                 "voter": one.is_voter,
+                "joining": one.is_joining,
                 "address": one.address,
                 "reachable": one.is_reachable,
                 "epoch": one.epoch,
@@ -242,7 +243,9 @@ def _object(group: ReplicaGroup) -> Mapping[str, object]:
 
 
 def _role_text(node: ReplicaNode) -> str:
-    return node.role if node.is_voter or node.role == "new" else f"{node.role}, learner"
+    if node.is_voter or node.role == "new":
+        return node.role
+    return f"{node.role}, {'joining' if node.is_joining else 'learner'}"
 
 
 _Row = tuple[ReplicaGroup, ReplicaNode]

@@ -31,6 +31,7 @@ class ReplicaNode:
             has no group yet; `unknown`: it does not answer.
         address: HOST:PORT of its gRPC services.
         is_voter: Whether its copy may count.
+        is_joining: Whether it becomes a voter once it has all of the log.
         epoch: The leadership that it leads or follows; 0: none.
         end: Where its log ends, in bytes; None if it does not answer.
         flushed: Up to where its log is synced.
@@ -50,6 +51,7 @@ class ReplicaNode:
     role: str
     address: str
     is_voter: bool
+    is_joining: bool = False
     epoch: int = 0
     end: int | None = None
     flushed: int | None = None
