@@ -45,6 +45,23 @@ REPLICATION_FAULTS: Final = (
         {"TRIAL": "0"},
     ),
     Planted(
+        "of two late copies the one that does not answer stays in the set",
+        f"{PACKAGE}in_sync.py",
+        "lost.sort(key=lambda one: (-_silent_ms(known.get(one)), one))",
+        "lost.sort()",
+        (
+            "tests/unit/replication/test_leader.py::"
+            "test_a_copy_that_stood_still_stayed_in_the_set_instead_of_a_late_one",
+        ),
+    ),
+    Planted(
+        "the time for which the leader stood still counts as its followers' lag",
+        f"{PACKAGE}leader.py",
+        "        if stood_ms > HEARTBEAT_MS:\n",
+        "        if False:\n",
+        ("tests/unit/replication/test_leader.py::test_a_leader_that_stood_still_put_copies_out_of_the_set",),
+    ),
+    Planted(
         "a set with fewer copies than the minimum commits",
         f"{PACKAGE}in_sync.py",
         "return self.confirmed is not None and len(self.confirmed.copies) >= self.in_sync_min",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from math import inf
 from typing import Final, NamedTuple
 
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, NowMs, Offset
@@ -34,8 +35,8 @@ PROPOSALS_MAX: Final = 16
 class Copy(NamedTuple):
     """A follower, as its leader sees it. `lag_ms`: how long ago it had all that the leader had then.
     `held`: up to there it counts: synced, or with async flush appended.
-    `is_dead`: its machine refuses connections: the process has ended. `is_witnessed`: its node has lost
-    no promise that counts (peers.py)."""
+    `silent_ms`: how long ago it sent a frame. `is_dead`: its machine refuses connections: the process has
+    ended. `is_witnessed`: its node has lost no promise that counts (peers.py)."""
 
     identity: Identity
     is_voter: bool
@@ -44,6 +45,7 @@ class Copy(NamedTuple):
     lag_ms: int
     held: Offset
     is_witnessed: bool = True
+    silent_ms: int = 0
 
 
 class InSyncChanges:
@@ -133,6 +135,7 @@ class InSyncChanges:
         if self.proposed and not lost:
             return None  # its members answer: it will be confirmed
         ready = [one for one in known.values() if self._is_ready(one, now_ms, max(commit, epoch_end))]
+        lost.sort(key=lambda one: (-_silent_ms(known.get(one)), one))
         copies_next = self._next(present, lost, [one.identity for one in ready])
         if copies_next == present:
             return None
@@ -173,11 +176,11 @@ class InSyncChanges:
     def _next(
         self, present: frozenset[Identity], lost: list[Identity], ready: list[Identity]
     ) -> frozenset[Identity]:
-        """All that are ready come in, each in place of another copy of its node. Lost ones go, in the order
-        of their names, while enough remain."""
+        """All that are ready come in, each in place of another copy of its node. Lost ones go, the first of
+        them first, while enough remain."""
         nodes = {one.node for one in ready}
         copies = frozenset(one for one in present if one.node not in nodes).union(ready)
-        for one in sorted(lost):
+        for one in lost:
             if len(copies) > self.in_sync_min:
                 copies -= {one}
         return copies
@@ -194,3 +197,8 @@ class InSyncChanges:
         if times is None or len(times) < FLAPS_MAX or times[-1] - times[0] > FLAPS_WITHIN_MS:
             return False
         return now_ms - times[-1] < HELD_OUT_MS
+
+
+def _silent_ms(copy: Copy | None) -> float:
+    """A copy whose disk is slow stays, rather than one that does not answer at all."""
+    return inf if copy is None or copy.is_dead else copy.silent_ms

@@ -164,6 +164,8 @@ class Leader:
         )
         self._my_version = 0
         self._began_ms: Final = now_ms
+        self._looked_ms = now_ms
+        """When the copies were judged last."""
         self._beaten_ms: NowMs | None = None
         self._commit_due_ms: NowMs | None = None
         """Then the followers that do not know the commit are sent it."""
@@ -261,7 +263,8 @@ class Leader:
         peer = Peer(hello.identity, self.settings.voters[node] and not hello.learner, now_ms, stream)
         is_first = self.settings.stores.get(node) == hello.identity.store_id
         peer.has_state = is_first or hello.in_sync is not None
-        peer.hello_ms, peer.is_learner = now_ms, hello.learner
+        peer.hello_ms = peer.heard_ms = now_ms
+        peer.is_learner = hello.learner
         peer.since_ms = now_ms - self.settings.lag_max_ms - 1  # it has to catch up first
         if former is not None and former.identity == hello.identity:
             peer.continues(former)
@@ -279,6 +282,7 @@ class Leader:
             return []
         if progress.epoch > self.epoch:
             return [StepDown(progress.epoch)]
+        peer.heard_ms = now_ms
         if error := self._wrong(peer, progress):
             peer.stream, peer.left_ms, self._counted = None, now_ms, None
             return [EndStream(stream, error)]
@@ -479,12 +483,21 @@ class Leader:
         ]
 
     def _changes(self, now_ms: NowMs) -> list[LeaderAction]:
+        self._forgive_own_pause(now_ms)
         copies = self._copies(now_ms)
         change = self.in_sync.propose(copies, now_ms, commit=self.commit, epoch_end=self._epoch_end)
         if change is None:
             return []
         self._counted = None
         return [StoreSet(change), *self._heartbeats(now_ms)]
+
+    def _forgive_own_pause(self, now_ms: NowMs) -> None:
+        """While this process stood still it read no report: that is no lag of the copies."""
+        stood_ms = now_ms - self._looked_ms - HEARTBEAT_MS
+        self._looked_ms = now_ms
+        if stood_ms > HEARTBEAT_MS:
+            for peer in self._peers.values():
+                peer.since_ms = min(now_ms, peer.since_ms + stood_ms)
 
     def _heartbeat(self, now_ms: NowMs) -> Heartbeat:
         log = self._log

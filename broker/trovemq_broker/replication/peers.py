@@ -47,6 +47,8 @@ class Peer:
     beaten_ms: NowMs = 0
     """The last heartbeat of this stream; `answered_ms`: the last one that it answered."""
     answered_ms: NowMs = 0
+    heard_ms: NowMs = 0
+    """It has sent a frame."""
     commit_sent: Offset = LOG_ORIGIN
     left_ms: NowMs | None = None
     """When its last stream ended; None: it has one, or had none in this epoch."""
@@ -81,6 +83,7 @@ def as_copy(peer: Peer, now_ms: NowMs, *, is_sync: bool, is_witnessed: bool) -> 
         now_ms - peer.since_ms,
         peer.position(is_sync=is_sync),
         is_witnessed,
+        now_ms - peer.heard_ms,
     )
 
 

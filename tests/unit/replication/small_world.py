@@ -198,10 +198,11 @@ class SmallWorld:
                 self._send(self.nodes[name])
             case ("wait", name):
                 self.waits -= 1
-                self.now_ms += 2_000
                 core = self.nodes[name].leader
                 assert core is not None
-                self._lead(self.nodes[name], core.tick(self.now_ms))
+                for _ in range(4):
+                    self.now_ms += 500
+                    self._lead(self.nodes[name], core.tick(self.now_ms))
             case ("promote", *names):
                 self._promote([self.nodes[name] for name in names])
 

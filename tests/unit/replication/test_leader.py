@@ -276,8 +276,9 @@ def test_a_proposed_copy_counts_however_late_it_is() -> None:
     group.report(3, 110)
     group.take(group.leader.tick(1_000), 1_000)
     end = group.append(now_ms=1_000)
-    group.report(1, end, version=5, now_ms=3_000)
-    group.take(group.leader.tick(3_000), 3_000)
+    for now_ms in range(1_500, 3_001, 500):
+        group.report(1, end, version=5, now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
     assert group.leader.in_sync.newest.nodes == ["a", "b"], "c is late"
     assert group.leader.commit == 110, "c may have stored the set that it is in"
     group.report(1, end, version=7, now_ms=3_010)
@@ -344,6 +345,41 @@ def test_a_dead_copy_is_removed_at_once_and_a_slow_one_after_its_time() -> None:
     assert group.leader.in_sync.newest.nodes == ["a", "b"]
     group.report(1, end, version=6, now_ms=1_450)
     assert group.leader.commit == end
+
+
+def test_a_copy_that_stood_still_stayed_in_the_set_instead_of_a_late_one() -> None:
+    """Both are late, and one must stay: that is the one that answers, although its name is the first."""
+    group = Group(A, B, C)
+    for stream, who in ((1, B), (3, C)):
+        group.hello(stream, who)
+        group.report(stream, 110, version=5)
+    end = group.append(now_ms=10)
+    group.report(3, 110, version=5, now_ms=20)
+    for now_ms in range(500, 1_501, 500):
+        group.report(1, end, flushed=110, version=5, now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
+    group.take(group.leader.tick(1_510), 1_510)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"], "c has answered nothing since 20"
+    group.report(1, end, version=6, now_ms=1_520)
+    assert group.leader.commit == end
+
+
+def test_a_leader_that_stood_still_put_copies_out_of_the_set() -> None:
+    """Their reports lay there, to be read after its timer."""
+    group = Group(A, B, C)
+    for stream, who in ((1, B), (3, C)):
+        group.hello(stream, who)
+        group.report(stream, 110, version=5)
+    for now_ms in (500, 1_000):
+        for stream in (1, 3):
+            group.report(stream, 110, version=5, now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
+    group.take(group.leader.tick(9_000), 9_000)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"]
+    for now_ms in range(9_500, 11_000, 500):
+        group.report(1, 110, version=5, now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
+    assert group.leader.in_sync.newest.nodes == ["a", "b"], "c was late while the leader ran"
 
 
 def test_a_set_at_its_minimum_loses_no_copy() -> None:
@@ -495,8 +531,8 @@ def test_a_copy_that_lags_again_and_again_is_held_out() -> None:
     now_ms, version = 0, 5
     for _ in range(3):
         end = group.append()
-        for _ in range(2):
-            now_ms += 1_600
+        for _ in range(8):
+            now_ms += 400
             group.report(1, end, version=version, now_ms=now_ms)
             group.take(group.leader.tick(now_ms), now_ms)
         assert group.leader.in_sync.newest.nodes == ["a", "b"]
