@@ -71,6 +71,7 @@ from trovemq_broker.replication.election_view import (
 )
 from trovemq_broker.replication.frames import Epoch, Identity, InSyncSet, Node, NowMs
 from trovemq_broker.replication.promotion import EPOCH_STEP, epoch_of_leader, epoch_to_promise
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 POLL_MS: Final = 1_000
@@ -183,7 +184,13 @@ class Election:
     def problem(self) -> str:
         """For readiness and operators; empty if there is none."""
         lead = "" if self._lead is None else self._lead.problem
-        return self._illegal or lead or self._unable
+        return self.illegal or lead or self._unable
+
+    @property
+    def illegal(self) -> str:
+        """Why the coordinator's values cannot be right; empty where they can. A leader stays one until its
+        lease ends: beyond it another node may lead by an older state, which does not know this node's."""
+        return self._illegal and f"{errors.COORDINATION_ILLEGAL.symbol}: {self._illegal}"
 
     @property
     def lease_until_ms(self) -> NowMs:
@@ -387,7 +394,7 @@ class Election:
         try:
             view = viewed(snapshot)
         except TroveError as error:
-            self._illegal = str(error)
+            self._illegal = error.message
             return
         self._illegal = went_back(view, sent.known)
         if self._illegal or view is None:
@@ -450,7 +457,7 @@ class Election:
         assert view is not None, "it was elected by a reading"
         if self._illegal:
             is_over = not self._lease.holds(now_ms)
-            return self._step_down("the coordinator contradicts itself") if is_over else []
+            return self._step_down(self.illegal) if is_over else []
         if lead.is_deposed(view):
             return self._step_down(f"{view.state.leader} leads epoch {view.state.epoch}")
         actions = lead.saw(view, now_ms)

@@ -44,7 +44,8 @@ class NodeStatus:
     `in_sync`: that it has stored. `in_sync_min`: of the group, also while it has fewer voters; a node that
     joins takes it over. `lag_ms`: of a follower's readers (ReadLag). `problem`: empty if there is none.
     `lease_left_ms`: of a leader that was elected. `cannot_lead`: why it must not be chosen as the leader;
-    empty: it may. `clock_ms`: the node's time. `etcd_problem`: why etcd does not answer this node.
+    empty: it may. `clock_ms`: the node's time. `etcd_problem`: why etcd does not answer this node, or why
+    its answer cannot be right. `failover_paused`: by an operator, as the node read it last.
     `tls_address`: of its port for clients by TLS, or empty. `checks_forwarded`: as a leader it knows the user
     of a native call that another node forwards; an earlier version takes the node for the caller."""
 
@@ -78,6 +79,7 @@ class NodeStatus:
     etcd_members: int = 0
     etcd_version: str = ""
     etcd_problem: str = ""
+    failover_paused: bool = False
     tls_address: str = ""
     checks_forwarded: bool = False
 

@@ -125,14 +125,16 @@ class ReplicaStatus(_message.Message):
     def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., cluster_id: _Optional[str] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., promised: _Optional[int] = ..., leader: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., flushed: _Optional[int] = ..., commit: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., in_sync_epoch: _Optional[int] = ..., in_sync_version: _Optional[int] = ..., in_sync_min: _Optional[int] = ..., members: _Optional[_Union[ReplicaMemberList, _Mapping]] = ..., copies: _Optional[_Iterable[_Union[ReplicaCopy, _Mapping]]] = ..., problem: _Optional[str] = ..., lag_bytes: _Optional[int] = ..., ack: _Optional[str] = ..., store_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., last_epoch: _Optional[int] = ..., lag_ms: _Optional[int] = ..., coordination: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., sealing_key_id: _Optional[str] = ..., etcd: _Optional[_Union[EtcdHealth, _Mapping]] = ..., cannot_lead: _Optional[str] = ..., tls_address: _Optional[str] = ..., checks_forwarded: _Optional[bool] = ...) -> None: ...
 
 class EtcdHealth(_message.Message):
-    __slots__ = ("members", "version", "problem")
+    __slots__ = ("members", "version", "problem", "paused")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     members: int
     version: str
     problem: str
-    def __init__(self, members: _Optional[int] = ..., version: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    paused: bool
+    def __init__(self, members: _Optional[int] = ..., version: _Optional[str] = ..., problem: _Optional[str] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class InitGroupRequest(_message.Message):
     __slots__ = ()

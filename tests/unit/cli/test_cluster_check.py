@@ -52,11 +52,13 @@ def test_a_healthy_group_has_no_findings() -> None:
         (group(in_sync=("a",)), "copies", "no message is acknowledged"),
         (with_c(lag_ms=12_000, lag_bytes=7), "lag", "lacks 7 bytes"),
         (with_c(lag_ms=27_000, lag_bytes=None), "lag", "has heard from no leader for 27 s"),
-        (with_c(role="unknown", end=None, problem="refused"), "nodes", "refused"),
+        (with_c(role="unknown", end=None, problem="refused"), "nodes", "refused, at c:1"),
+        (with_c(role="unknown", end=None, problem="c:1: refused"), "nodes", "c:1: refused"),
         (with_c(problem="it waits"), "nodes", "it waits"),
         (with_c(sealing_key_id="other"), "keys", "c has another sealing key"),
         (with_c(clock_ahead_ms=-600), "clocks", "c and a are 603 ms apart"),
-        (with_c(etcd_problem="timed out"), "etcd", "timed out"),
+        (with_c(etcd_problem="timed out"), "etcd", "does not answer: timed out"),
+        (with_c(etcd_problem="COORDINATION_ILLEGAL: old"), "etcd", "COORDINATION_ILLEGAL: old"),
         (group(nodes=(node("a", role="leader", etcd_members=4),)), "etcd", "4 members"),
     ],
 )
@@ -75,6 +77,13 @@ def test_a_trial_is_noted_and_no_problem() -> None:
         ("etcd", True),
         ("etcd", True),
     ]
+
+
+def test_a_pause_of_the_failover_is_noted() -> None:
+    (found,) = findings(with_c(failover_paused=True))
+    assert (found.check, found.note) == ("etcd", True)
+    assert "the failover is paused" in found.what
+    assert "pause-failover g --for 0" in found.to_do
 
 
 def test_a_learner_is_noted() -> None:

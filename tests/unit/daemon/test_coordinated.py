@@ -326,6 +326,23 @@ def test_without_etcd_the_election_waits_and_says_so(monkeypatch: pytest.MonkeyP
     in_time(program, monkeypatch)
 
 
+def test_values_of_etcd_that_cannot_be_right_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program(coordinator: MemoryCoordinator) -> None:
+        here = Here(coordinator)
+        role = FakeRole(place(founds=True))
+        here.takes(role)
+        await here.until(lambda: "lead" in role.steps)
+        assert (here.election.illegal, here.election.is_paused) == ("", False)
+        await here.election.pause(60)
+        await here.until(lambda: here.election.is_paused)
+        await coordinator.swap([], [Put(STATE, b"{}")])
+        await here.until(lambda: here.election.illegal != "")
+        assert here.election.illegal.startswith("COORDINATION_ILLEGAL: the value of state")
+        await here.end()
+
+    in_time(program, monkeypatch)
+
+
 def test_a_leader_that_stops_gives_its_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def program(coordinator: MemoryCoordinator) -> None:
         here = Here(coordinator)

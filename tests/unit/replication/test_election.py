@@ -265,7 +265,8 @@ def test_a_reading_that_is_older_than_this_node_s_log_is_refused() -> None:
     node.after(1_000)
     assert "restored" in node.election.problem
     node.after(3_000)
-    assert not node.leads, "it keeps its role until its lease ends"
+    assert not node.leads
+    assert node.last(actions.StepDown).reason.startswith("COORDINATION_ILLEGAL: epoch ")
     promises = len(node.all(actions.Promise))
     again = OneNode(etcd, B, promised=epoch, last_epoch=epoch)
     assert "restored" in again.election.problem
@@ -288,9 +289,12 @@ def test_a_value_that_does_not_parse_is_named_and_changes_nothing(value: bytes) 
     node = leading()
     node.etcd.swap((), (Put(STATE, value),), node.now_ms)
     node.after(1_100)
-    assert "value of state" in node.election.problem
+    assert node.election.problem.startswith("COORDINATION_ILLEGAL: the value of state is illegal")
+    assert node.election.epoch > 0, "it keeps its role until its lease ends"
     node.after(3_000)
     assert not node.leads
+    assert node.last(actions.StepDown).reason == node.election.illegal
+    assert not node.election.may_deliver(node.now_ms)
 
 
 # --- the lease ------------------------------------------------------------------------------

@@ -84,6 +84,8 @@ class Coordinated:
         self._listed: Members | None = None
         self._regrouped = asyncio.Event()
         self._is_probing = False
+        self._illegal = ""
+        """Was logged last."""
 
     # --- its life -----------------------------------------------------------------------------------------
     async def run(self) -> None:
@@ -138,6 +140,17 @@ class Coordinated:
     @property
     def problem(self) -> str:
         return self._group.problem if self._election is None else self._election.problem
+
+    @property
+    def illegal(self) -> str:
+        """COORDINATION_ILLEGAL with the reason; empty where the keys can be right."""
+        return "" if self._election is None else self._election.illegal
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused the failover, as it was read last."""
+        view = None if self._election is None else self._election.view
+        return view is not None and view.is_paused
 
     @property
     def no_founding(self) -> str:
@@ -250,6 +263,9 @@ class Coordinated:
             self._take(action)
         for action in call(now):
             self._take(action)
+        if election.illegal != self._illegal:
+            self._illegal = election.illegal
+            get_logger().error("replica.coordination", message=self._illegal or "etcd's keys can be right")
         self._set_timer(election)
 
     def _told_now(self, election: Election, now: NowMs) -> list[ElectionAction]:

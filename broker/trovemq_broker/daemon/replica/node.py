@@ -427,7 +427,8 @@ class NodeApp:
             sealing_key_id=self._sealing_key_id,
             etcd_members=etcd.members,
             etcd_version=etcd.version,
-            etcd_problem=etcd.problem,
+            etcd_problem=etcd.problem or ("" if self._election is None else self._election.illegal),
+            failover_paused=self._election is not None and self._election.is_paused,
             tls_address=self._tls_address,
             checks_forwarded=True,
         )

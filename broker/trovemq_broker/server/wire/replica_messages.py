@@ -128,7 +128,10 @@ def status_reply(status: NodeStatus) -> pb.ReplicaStatus:
         clock_ms=status.clock_ms,
         sealing_key_id=status.sealing_key_id,
         etcd=pb.EtcdHealth(
-            members=status.etcd_members, version=status.etcd_version, problem=status.etcd_problem
+            members=status.etcd_members,
+            version=status.etcd_version,
+            problem=status.etcd_problem,
+            paused=status.failover_paused,
         ),
         tls_address=status.tls_address,
         checks_forwarded=status.checks_forwarded,
@@ -218,6 +221,7 @@ def read_status(data: bytes) -> NodeStatus:
         etcd_members=found.etcd.members,
         etcd_version=found.etcd.version,
         etcd_problem=found.etcd.problem,
+        failover_paused=found.etcd.paused,
         tls_address=found.tls_address,
         checks_forwarded=found.checks_forwarded,
     )

@@ -536,6 +536,7 @@ class _Answers:
             etcd_members=answer.etcd_members,
             etcd_version=answer.etcd_version,
             etcd_problem=answer.etcd_problem,
+            failover_paused=answer.failover_paused,
         )
 
 

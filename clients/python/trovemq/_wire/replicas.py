@@ -64,6 +64,7 @@ class NodeAnswer:
     etcd_members: int = 0
     etcd_version: str = ""
     etcd_problem: str = ""
+    failover_paused: bool = False
 
     @property
     def leads(self) -> bool:
@@ -203,4 +204,5 @@ def _answer(found: replica_pb2.ReplicaStatus) -> NodeAnswer:
         etcd_members=found.etcd.members,
         etcd_version=found.etcd.version,
         etcd_problem=found.etcd.problem,
+        failover_paused=found.etcd.paused,
     )

@@ -8,11 +8,13 @@ from typing import Final
 
 from trovemq.cli.doctor_evidence import Finding
 from trovemq.models.replica import ReplicaGroup, ReplicaNode
+from trovemq_proto import errors
 
 LAG_MS_MAX: Final = 10_000
 CLOCKS_MS_MAX: Final = 500
 """Between two nodes: timers are early or late by it after a failover."""
 ETCD_VERSION_MIN: Final = (3, 5)
+ILLEGAL: Final = errors.COORDINATION_ILLEGAL.symbol
 RECOVER: Final = "if it is lost for ever: trovemq cluster recover NODE"
 
 
@@ -68,7 +70,8 @@ def _lags(group: ReplicaGroup) -> Iterator[Finding]:
 def _problems(group: ReplicaGroup) -> Iterator[Finding]:
     for one in group.nodes:
         if not one.is_reachable:
-            yield Finding("nodes", _at(group, one), one.problem, "start it, or trovemq cluster replace NODE")
+            what = one.problem if one.address in one.problem else f"{one.problem}, at {one.address}"
+            yield Finding("nodes", _at(group, one), what, "start it, or trovemq cluster replace NODE")
         elif one.problem and one.role != "leader":
             yield Finding("nodes", _at(group, one), one.problem, "see docs/errors.md, by the error's name")
         elif one.problem:
@@ -98,9 +101,15 @@ def _etcd(group: ReplicaGroup) -> Iterator[Finding]:
     if group.coordination != "etcd":
         return
     for one in group.nodes:
-        if one.is_reachable and one.etcd_problem:
+        if one.etcd_problem.startswith(ILLEGAL):
+            yield Finding("etcd", _at(group, one), one.etcd_problem, f"see docs/errors.md; {RECOVER}")
+        elif one.is_reachable and one.etcd_problem:
             what = f"etcd does not answer: {one.etcd_problem}"
             yield Finding("etcd", _at(group, one), what, f"start etcd: no failover meanwhile; {RECOVER}")
+    if any(one.failover_paused for one in group.nodes):
+        what = "the failover is paused: no other node leads if the leader is lost"
+        to_do = f"when the work is done: trovemq cluster pause-failover {group.group} --for 0"
+        yield Finding("etcd", group.group, what, to_do, note=True)
     members = max((one.etcd_members for one in group.nodes), default=0)
     if members == 1:
         what = "etcd has one member: its machine is needed for each failover"

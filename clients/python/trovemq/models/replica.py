@@ -44,7 +44,9 @@ class ReplicaNode:
         sealing_key_id: The key by which it reads the users; empty: it has none.
         etcd_members: The number of etcd's members; 0 if that is not known.
         etcd_version: Of the member of etcd that answered it; empty if that is not known.
-        etcd_problem: Why etcd does not answer it; empty if it does, and without etcd.
+        etcd_problem: Why etcd does not answer it, or why etcd's values cannot be right
+            (COORDINATION_ILLEGAL); empty if there is nothing, and without etcd.
+        failover_paused: Whether an operator has paused the failover, as it knows.
     """
 
     node: str
@@ -64,6 +66,7 @@ class ReplicaNode:
     etcd_members: int = 0
     etcd_version: str = ""
     etcd_problem: str = ""
+    failover_paused: bool = False
 
     @property
     def is_reachable(self) -> bool:
