@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.fake_groups import dead_letter
 from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.test_cluster_check import group
 from trovemq.models.broker import SettingDescription
 from trovemq.models.cluster import (
     BrokerInfo,
@@ -107,7 +108,7 @@ COUNTERS: Final = {
     "timer_lateness_max_ms": 12,
     "retention_early_newest_ms": THEN,
 }
-ANSWERS: Final[Mapping[str, object]] = {
+ANSWERS: Final[dict[str, object]] = {
     "admin.list_topics": TOPICS,
     "admin.describe_topic": TOPICS[:1],
     "admin.cluster": CLUSTER,
@@ -122,6 +123,7 @@ ANSWERS: Final[Mapping[str, object]] = {
     "admin.users.list_all": [UserDescription("alice", "Super", True, THEN, (THEN, THEN - 1), "a")],
     "admin.rules.list_all": RULES,
     "admin.quotas.list_all": [QuotaDescription("User:*", QUOTA, 1, 2_000, 0, "a")],
+    "admin.replicas.groups": [],
     "admin.brokers.settings": [
         SettingDescription("flush_mode", '"sync"', "file", True, '"sync"', "sync|async", "When to flush", "a")
     ],
@@ -185,6 +187,16 @@ class Answering:
 @pytest.fixture
 def client() -> Answering:
     return Answering()
+
+
+def test_damage_that_a_node_mends_itself_was_said_to_need_a_repair(
+    run: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ANSWERS, "admin.replicas.groups", [group(group="a")])
+    ran = run("store", "scrub")
+    assert ran.code == 1
+    assert "takes damaged records from another copy" in ran.err
+    assert "store repair" not in ran.err
 
 
 def test_every_list_prints_the_same_bytes(run: CommandLine, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from trovemq.cli.columns import Column, Columns
 from trovemq.cli.session import Session, verb
 from trovemq.cli.sizes import parse_size
 from trovemq.cli.store_tools import add_tools
+from trovemq_proto.errors import TroveError
 
 if TYPE_CHECKING:
-    from trovemq import BackupProgress, ScrubProgress, StoreFinding
+    from trovemq import BackupProgress, Client, ScrubProgress, StoreFinding
 
 app = typer.Typer(
     help="A broker's store: scrub, backup, verify and more. All but scrub and backup need a stopped broker.",
@@ -53,6 +54,7 @@ async def scrub(session: Session, rate: RateOption = None, broker: EveryBrokerOp
     """Check all of every broker's store. Each record, queue unit and key-index item, beside its work."""
     findings: list[StoreFinding] = []
     ended: list[ScrubProgress] = []
+    copied: set[str] = set()
     async with session.client() as client:
         async for progress in session.each(client.admin.store.scrub(broker=broker, bytes_per_second=rate)):
             findings += progress.findings
@@ -60,15 +62,32 @@ async def scrub(session: Session, rate: RateOption = None, broker: EveryBrokerOp
             session.progress.at(done, total, f"scrub of {progress.broker}", in_bytes=True)
             if progress.done:
                 ended.append(progress)
+        if any(end.damages for end in ended):
+            copied = await _copied(client)
     session.exit_code = 1 if any(end.damages for end in ended) else 0
     if findings:
         session.show_list(findings, _FINDINGS)
     session.show_list(ended, _SCRUBS)
-    if any(end.damages for end in ended):
+    damaged = {end.broker for end in ended if end.damages}
+    if damaged & copied:
+        session.output.remark(
+            "a node of a replica group takes damaged records from another copy within seconds: scrub it"
+            " again; the node's log has replica.repaired, or replica.not_repaired with the reasons"
+        )
+    if damaged - copied:
         session.output.remark(
             "damaged records in commitlog/ are left out of every answer (a backup may have them); `trovemq "
             "store repair` on the stopped store rebuilds all else"
         )
+
+
+async def _copied(client: Client) -> set[str]:
+    """The replica groups with several nodes. None where they cannot be asked."""
+    try:
+        groups = await client.admin.replicas.groups()
+    except TroveError:
+        return set()
+    return {one.group for one in groups if len(one.nodes) > 1}
 
 
 _FINDINGS: Final[Columns[StoreFinding]] = Columns(
