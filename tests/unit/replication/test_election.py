@@ -98,6 +98,24 @@ def test_after_a_kill_the_dead_leader_leaves_the_set_at_once() -> None:
     assert state_of(etcd).in_sync == (B, C), "the key nodes/a lives for seconds"
 
 
+def test_a_machine_that_is_lost_is_replaced_within_five_seconds() -> None:
+    """Its lock goes with its lease of 3 s. A killed process is replaced at once: the test before."""
+    etcd = etcd_of()
+    for one in (B, C):
+        is_here(etcd, one)
+    gone = leading(etcd, A)
+    gone.after(1_000)
+    nodes = [OneNode(etcd, B), OneNode(etcd, C)]
+    for node in nodes:
+        node.now_ms = gone.now_ms
+    while not any(node.leads for node in nodes):
+        for node in nodes:
+            node.after(50)
+        assert node.now_ms <= gone.now_ms + 5_000
+    assert nodes[0].leads != nodes[1].leads
+    assert A not in state_of(etcd).in_sync
+
+
 def test_a_stream_that_ends_is_no_proof_of_a_dead_leader() -> None:
     etcd = etcd_of()
     lock_as(etcd, A, 64)
