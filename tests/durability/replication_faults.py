@@ -265,6 +265,13 @@ REPLICATION_FAULTS: Final = (
         (f"{MEMBERS}test_a_list_that_never_counted_blocked_every_later_change",),
     ),
     Planted(
+        "the start of a copied store ends the leadership of the other one",
+        f"{NODE}former_run.py",
+        "(place.node, place.directory) == (node, directory())",
+        "place.node == node",
+        ("tests/unit/daemon/test_former_run.py::test_the_lock_stays_where_the_store_is_a_copy_or_new",),
+    ),
+    Planted(
         "a promise counts whose disk was replaced since",
         f"{NODE}gathering.py",
         "if one.identity in known and one.identity.store_id not in removed",

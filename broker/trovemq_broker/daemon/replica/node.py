@@ -33,12 +33,14 @@ from trovemq_broker.daemon.replica.election_figures import ElectionFigures
 from trovemq_broker.daemon.replica.election_group import ElectionGroup
 from trovemq_broker.daemon.replica.finding import known_members
 from trovemq_broker.daemon.replica.follower_role import FollowerRole
+from trovemq_broker.daemon.replica.former_run import end_former_run
 from trovemq_broker.daemon.replica.gathering import Leadership
 from trovemq_broker.daemon.replica.leader_role import LeaderRole
 from trovemq_broker.daemon.replica.node_calls import NodeCalls
 from trovemq_broker.daemon.replica.open_node import OpenNode
 from trovemq_broker.daemon.replica.operations import ReplicaCollector, RoleFigures, node_routes
 from trovemq_broker.daemon.replica.role import Ended, Role, illegal, not_leader
+from trovemq_broker.daemon.replica.store_place import directory_number
 from trovemq_broker.daemon.replica.waiting_servers import ForwardBy, WaitingServers
 from trovemq_broker.daemon.security import node_key
 from trovemq_broker.daemon.settings import BrokerSettings
@@ -68,6 +70,7 @@ from trovemq_daemon.threads import run_in_thread
 from trovemq_daemon.tls import identity_for
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
+from trovemq_store.files.real import RealFileSystem
 from trovemq_store.replica.membership import Member
 
 NEXT_ROLE_S: Final = 10.0
@@ -127,15 +130,34 @@ class NodeApp:
         ReplicationService(self, allowed, limits).add_to(streams.server)
         if login is not None:
             login.add_to(streams.server)
-        await self._bind_streams(streams)
-        await streams.start()
+        etcd = await self._etcd_client() if settings.is_elected else None
         try:
-            if settings.is_elected:
-                await self._run_elected(stop)
-            else:
-                await self._run_roles(stop)
+            if etcd is not None:
+                await self._end_former_run(EtcdCoordinator(etcd, self._prefix))
+            await self._bind_streams(streams)
+            await streams.start()
+            try:
+                await (self._run_roles(stop) if etcd is None else self._run_elected(stop, etcd))
+            finally:
+                await streams.stop(0)
         finally:
-            await streams.stop(0)
+            if etcd is not None:
+                await etcd.close()
+
+    async def _end_former_run(self, etcd: EtcdCoordinator) -> None:
+        store = self._settings.store_path
+        number = partial(directory_number, store)
+        await end_former_run(RealFileSystem(store), self._settings.node_name, number, etcd)
+
+    async def _etcd_client(self) -> EtcdClient:
+        channels = replace(self._calls.channels, tls=None)
+        return EtcdClient(await asyncio.to_thread(self._settings.etcd_access, channels), self._figures)
+
+    @property
+    def _prefix(self) -> str:
+        """Of the group's keys in etcd."""
+        settings = self._settings
+        return group_prefix(settings.etcd_prefix, settings.cluster, settings.name)
 
     def _node_calls(self, login: NodeLogin | None) -> NodeCalls:
         """Blocks. SettingsError."""
@@ -144,14 +166,10 @@ class NodeApp:
         credentials = None if login is None else lambda: login.credentials
         return NodeCalls.of(settings.name, settings.node_name, channels, tls, credentials)
 
-    async def _run_elected(self, stop: Stop) -> None:
+    async def _run_elected(self, stop: Stop, client: EtcdClient) -> None:
         """The roles, beside the election that chooses them."""
-        settings = self._settings
-        access = await asyncio.to_thread(settings.etcd_access, replace(self._calls.channels, tls=None))
-        client = EtcdClient(access, self._figures)
-        prefix = group_prefix(settings.etcd_prefix, settings.cluster, settings.name)
-        coordinator = EtcdCoordinator(client, prefix)
-        group = ElectionGroup(settings, coordinator, self._version, prefix)
+        coordinator = EtcdCoordinator(client, self._prefix)
+        group = ElectionGroup(self._settings, coordinator, self._version, self._prefix)
         assert self._figures is not None, "it has an election"
         self._election = election = Coordinated(coordinator, group, self._figures)
         self._health = HealthWatch(client)
@@ -169,7 +187,6 @@ class NodeApp:
             electing.cancel()
             looking.cancel()
             ended, _ = await asyncio.gather(electing, looking, return_exceptions=True)
-            await client.close()
         if isinstance(ended, Exception):
             raise ended
 
