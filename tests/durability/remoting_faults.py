@@ -33,6 +33,20 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         (_KINDS + "test_a_remoting_consumer_joined_a_group_with_leases",),
     ),
     Planted(
+        "a next leader converts a group whose remoting consumers have not come yet",
+        "broker/trovemq_broker/server/core/group_kinds.py",
+        "if name in self._had_own_offsets:",
+        "if name not in self._had_own_offsets:",
+        (_KINDS + "test_a_next_leader_took_a_group_from_its_remoting_consumers",),
+    ),
+    Planted(
+        "a next leader ends the leases of clients that have not come yet",
+        "broker/trovemq_broker/server/core/group_kinds.py",
+        "if name in self._had_leases:",
+        "if name not in self._had_leases:",
+        (_KINDS + "test_a_next_leader_ended_the_leases_of_clients_that_had_not_come_yet",),
+    ),
+    Planted(
         "the holders of queues are not known after a failover",
         f"{_SERVER}/queue_locks.py",
         "self._hold((group, topic, queue_id), client_id, now_ms + TRUST_MS)",

@@ -1,20 +1,25 @@
-"""Remoting clients that know the address of one follower, over a kill of the leader, with a real etcd."""
+"""Remoting clients over a kill of the leader, with a real etcd: those that know the address of one follower;
+locks and the kind of a group's clients."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import hmac
+import json
 import ssl
 from pathlib import Path
 
 import pytest
 
-from tests.integration.elected_nodes import elected_nodes, until
+import trovemq
+from tests.integration.elected_nodes import Node, elected_nodes, until
 from tests.support.certificates import Certificates
 from tests.support.command_line import run_here
 from tests.support.etcd_process import needs_etcd
-from tests.support.remoting_client import remoting_client
+from tests.support.remoting_client import RemotingClient, remoting_client
+from trovemq_proto import errors
+from trovemq_proto.errors import TroveError
 from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 
 pytestmark = [pytest.mark.slow, needs_etcd]
@@ -56,6 +61,51 @@ def test_remoting_clients_at_a_follower_live_through_a_kill(tmp_path: Path, by_t
         bodies = asyncio.run(stored(address, context))
         assert bodies[0] == b"before"
         assert bodies[-1] == b"after"
+
+
+async def locked(client: RemotingClient, client_id: str) -> list[int]:
+    """The queues that it is given, of both. It asks until the leader's right to give any is certain."""
+    await client.heartbeat(client_id)
+    queues = [{"brokerName": "solo", "queueId": number, "topic": "orders"} for number in (0, 1)]
+    data = {"consumerGroup": "readers", "clientId": client_id, "mqSet": queues}
+    for _ in range(600):
+        answer = await client.ask(RequestCode.LOCK_BATCH_MQ, body=json.dumps(data).encode())
+        if answer.code == ResponseCode.SUCCESS:
+            return sorted(one["queueId"] for one in answer.json()["lockOKMQSet"])
+        assert "SERVICE_NOT_AVAILABLE" in answer.header.remark
+        await asyncio.sleep(0.1)
+    raise AssertionError(answer.header.remark)
+
+
+async def consumed_by_grpc(node: Node) -> None:
+    async with (
+        trovemq.connect(node.address) as client,
+        client.subscribe("orders", group="readers") as subscription,
+    ):
+        await anext(aiter(subscription))
+
+
+def test_the_next_leader_gave_locks_and_a_group_to_other_clients(tmp_path: Path) -> None:
+    """The clients of the leader before had not come yet."""
+    with elected_nodes(tmp_path, ("remoting_enable=true",), by_links=False) as group:
+        former = group.leader()
+        code, _, err = run_here(former.address, "topic", "create", "orders", "--queues", "2")
+        assert code == 0, err
+
+        async def main() -> None:
+            async with remoting_client(former.address) as one:
+                assert await locked(one, "one") == [0, 1]
+                await asyncio.to_thread(former.kill)
+            leader = await asyncio.to_thread(group.next_leader, former, "kill")
+            with pytest.raises(TroveError, match="before this broker started, or came to lead") as caught:
+                await consumed_by_grpc(leader)
+            assert caught.value.spec is errors.GROUP_CLIENTS_DIFFER
+            async with remoting_client(leader.address) as two:
+                assert await locked(two, "two") == []
+            async with remoting_client(leader.address) as one:
+                assert await locked(one, "one") == [0, 1]
+
+        asyncio.run(main())
 
 
 async def signed_send(address: str, user: str, secret: str = "") -> int:

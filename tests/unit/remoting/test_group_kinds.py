@@ -18,6 +18,8 @@ from tests.support.memory_broker import ROOMY, TestBroker, message
 from tests.support.remoting_client import RemotingClient, remoting_client
 from trovemq import Client
 from trovemq_broker.consumer_settings import ConsumerSettings
+from trovemq_broker.server.core.clients import RECONNECT_MS
+from trovemq_broker.server.core.group_kinds import REMOTING_RETURN_MS
 from trovemq_broker.state.consumer_state import ConsumerState
 from trovemq_broker.timers import rocketmq_files
 from trovemq_proto import errors
@@ -187,6 +189,59 @@ async def test_an_orderly_group_begins_at_its_first_unconsumed_message() -> None
         await core.kinds.convert("g")
         assert with_own_offsets(core, "steps") == {"m1", "m2"}
         assert read_queue(core.store, CLASSIC) == []
+
+
+# --- a next leader ----------------------------------------------------------------------------------------
+@pytest.mark.asyncio
+async def test_a_next_leader_took_a_group_from_its_remoting_consumers() -> None:
+    files = MemoryFileSystem()
+    async with opened_broker(files) as core:
+        await core.send(message(b"one"))
+        await core.group_commit.committed(core.store.end_offset)
+        core.groups.for_use("g", auto_create=True, now_ms=NOW_MS)
+        await core.kinds.convert("g")
+        assert core.groups.require("g").has_own_offsets
+    async with opened_broker(files.after_process_kill()) as core:
+        core.now_ms = EpochMs(NOW_MS + REMOTING_RETURN_MS - 1_500)
+        with pytest.raises(TroveError, match="unless they come back within 2 s") as caught:
+            core.kinds.check_leases("g")
+        assert caught.value.spec is errors.GROUP_CLIENTS_DIFFER
+        assert core.groups.require("g").has_own_offsets
+        core.now_ms = EpochMs(NOW_MS + REMOTING_RETURN_MS)
+        core.kinds.check_leases("g")
+        assert [body for body, _ in await receive(core, 32)] == ["one"]
+
+
+@pytest.mark.asyncio
+async def test_a_next_leader_ended_the_leases_of_clients_that_had_not_come_yet() -> None:
+    files = MemoryFileSystem()
+    async with opened_broker(files) as core:
+        await core.send(message(b"one"))
+        ((_, handle),) = await receive(core, 1)
+        await core.acknowledge(handle)
+        core.events.flush(NOW_MS)
+        core.groups.persist(now_ms=NOW_MS)
+        await core.group_commit.committed(core.store.end_offset)
+    async with opened_broker(files.after_process_kill()) as core:
+        core.now_ms = EpochMs(NOW_MS + RECONNECT_MS - 500)
+        with pytest.raises(TroveError, match="unless they come back within 1 s") as caught:
+            await core.kinds.convert("g")
+        assert caught.value.spec is errors.GROUP_CLIENTS_DIFFER
+        assert not core.groups.require("g").has_own_offsets
+        core.now_ms = EpochMs(NOW_MS + RECONNECT_MS)
+        await core.kinds.convert("g")
+
+
+@pytest.mark.asyncio
+async def test_a_next_leader_refused_the_first_clients_of_a_group() -> None:
+    """No client can come back to it."""
+    files = MemoryFileSystem()
+    async with opened_broker(files) as core:
+        core.groups.for_use("g", auto_create=True, now_ms=NOW_MS)
+        core.groups.persist(now_ms=NOW_MS)
+    async with opened_broker(files.after_process_kill()) as core:
+        await core.kinds.convert("g")
+        core.kinds.check_leases("g")
 
 
 # --- two kinds at once ------------------------------------------------------------------------------------

@@ -8,12 +8,16 @@
 | a client of the other kind comes  | effect                                                            |
 |-----------------------------------|-------------------------------------------------------------------|
 | and one of the present kind lives | GROUP_CLIENTS_DIFFER                                              |
+| and one may still come back       | the same, with the seconds                                        |
 | to a group of leases              | convert(): groups/delivery/own_offsets.py                         |
 | to a group of own offsets         | it has leases from its offsets on, and reads its retry topic      |
 
 The kind is a record of the log: it survives a restart and a failover. Steps of convert(), of which each is in
 the log before the next: copies, offsets, the end of the deliveries, the kind. The other way back the record
 of the kind lies before the first delivery.
+
+A next leader, and a broker that has started, knows no client yet. So the kind that it found counts until its
+clients have had time to come back.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from trovemq_broker.admin.group_changes import GroupChanges
 from trovemq_broker.fetch.offsets import OffsetKeeper
@@ -29,7 +33,7 @@ from trovemq_broker.groups.delivery.delivery import Delivery
 from trovemq_broker.maintenance.consumer_tasks import TimerTask
 from trovemq_broker.produce.append import Appender
 from trovemq_broker.produce.group_commit import GroupCommit
-from trovemq_broker.server.core.clients import ClientRegistry
+from trovemq_broker.server.core.clients import RECONNECT_MS, ClientRegistry
 from trovemq_broker.timers.timers import Timers
 from trovemq_daemon.logging import get_logger
 from trovemq_daemon.turns import Turns
@@ -39,6 +43,9 @@ from trovemq_proto.positions import EpochMs
 from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.files.fault_points import fault_point
 from trovemq_store.topics.subscription_groups import OWN_OFFSETS_ATTRIBUTE, SubscriptionGroups
+
+REMOTING_RETURN_MS: Final = 60_000
+"""Two periods of heartbeats: a client learns of the next leader in one, and is heard there in the other."""
 
 
 class Core(Protocol):
@@ -72,6 +79,11 @@ class GroupKinds:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._converting: dict[str, asyncio.Task[None]] = {}
+        self._opened_ms = core.clock_ms()
+        self._had_own_offsets = frozenset(
+            name for name in core.groups.names() if core.groups.require(name).has_own_offsets
+        )
+        self._had_leases = frozenset(core.delivery.group_topics.groups()) - self._had_own_offsets
         self.has_remoting_members: Callable[[str], bool] = lambda _group: False
         self.store_offsets: Callable[[str], None] = lambda _group: None
         """Stores offsets of the group that its remoting members have sent and that wait to be stored."""
@@ -93,6 +105,8 @@ class GroupKinds:
         if members := core.registry.members(name):
             text = f"{len(members)} gRPC clients consume as group {name}, {members[0].client_id} for one"
             raise TroveError(errors.GROUP_CLIENTS_DIFFER, f"{text}: stop them first", group=name)
+        if name in self._had_leases:
+            self._check_returned(name, "gRPC clients", RECONNECT_MS)
 
     async def convert(self, name: str) -> None:
         """The group's consumers keep their positions when this returns. TroveError GROUP_CLIENTS_DIFFER,
@@ -148,6 +162,17 @@ class GroupKinds:
         if name in self._converting or self.has_remoting_members(name):
             text = f"remoting clients of RocketMQ consume as group {name}: stop them first"
             raise TroveError(errors.GROUP_CLIENTS_DIFFER, text, group=name)
+        if name in self._had_own_offsets:
+            self._check_returned(name, "remoting clients of RocketMQ", REMOTING_RETURN_MS)
         self.store_offsets(name)
         core.groups.mark(name, OWN_OFFSETS_ATTRIBUTE, None, now_ms=core.clock_ms())
         get_logger().info("group.converted", group=name, kind="leases")
+
+    # --- clients from before ------------------------------------------------------------------------
+    def _check_returned(self, name: str, clients: str, period_ms: int) -> None:
+        """TroveError GROUP_CLIENTS_DIFFER while those from before the start may still come back."""
+        remaining_ms = period_ms - (self._core.clock_ms() - self._opened_ms)
+        if remaining_ms > 0:
+            text = f"{clients} consumed as group {name} before this broker started, or came to lead"
+            text += f": unless they come back within {-(-remaining_ms // 1000)} s, others may join"
+            raise TroveError(errors.GROUP_CLIENTS_DIFFER, text, group=name)
