@@ -215,6 +215,16 @@ REMOTING_FAULTS: Final[tuple[Planted, ...]] = (
         ("tests/unit/remoting/test_producers_asked.py::test_replies_to_one_user_were_given_to_another",),
     ),
     Planted(
+        "a reply comes only after the next heartbeat of its requester",
+        f"{_SERVER}/members.py",
+        "return self._by_client_id.get(client_id) or self._requesters.get(client_id)",
+        "return self._by_client_id.get(client_id)",
+        (
+            "tests/unit/remoting/test_replies.py::"
+            "test_a_reply_came_only_after_the_next_heartbeat_of_its_requester",
+        ),
+    ),
+    Planted(
         "replies are passed on to a producer that is gone",
         f"{_SERVER}/members.py",
         "            if known is not None and known.connection is connection:\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -75,6 +76,48 @@ def test_a_reply_without_its_requester_is_an_error(tmp_path: Path, monkeypatch: 
             assert (await reply(client, "r1")).code == ResponseCode.CONSUME_MSG_TIMEOUT
             await requester.ask(RequestCode.UNREGISTER_CLIENT, {**leaving, "producerGroup": "other"})
             assert (await reply(client, "r1")).code == ResponseCode.SYSTEM_ERROR
+
+    served(tmp_path, run)
+
+
+def test_a_reply_came_only_after_the_next_heartbeat_of_its_requester(tmp_path: Path) -> None:
+    """A client that has sent a message before knows the route, and sends no heartbeat with its request."""
+
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.create_topic("orders", 1)
+        async with remoting_client(broker.address) as requester:
+            await requester.send("orders", b"ask", "REPLY_TO_CLIENT\x01r1\x02CORRELATION_ID\x01c\x02")
+            waiting = asyncio.ensure_future(reply(client, "r1"))
+            asked = await requester.asked()
+            assert (asked.code, asked.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"answer")
+            requester.writer.write(encode_frame(Header(0, asked.header.opaque, IS_RESPONSE)))
+            assert (await waiting).code == ResponseCode.SUCCESS
+            async with remoting_client(broker.address) as other:
+                await produce(other, "r1")
+                waiting = asyncio.ensure_future(reply(client, "r1"))
+                asked = await other.asked()
+                other.writer.write(encode_frame(Header(0, asked.header.opaque, IS_RESPONSE)))
+                assert (await waiting).code == ResponseCode.SUCCESS, "a producer by heartbeat comes first"
+
+    served(tmp_path, run)
+
+
+def test_a_reply_to_a_requester_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.create_topic("orders", 1)
+        async with remoting_client(broker.address) as former:
+            await former.send("orders", b"ask", "REPLY_TO_CLIENT\x01r1\x02")
+            async with remoting_client(broker.address) as requester:
+                await requester.send("orders", b"ask", "REPLY_TO_CLIENT\x01r1\x02")
+                await former.close()
+                waiting = asyncio.ensure_future(reply(client, "r1"))
+                asked = await requester.asked()
+                requester.writer.write(encode_frame(Header(0, asked.header.opaque, IS_RESPONSE)))
+                assert (await waiting).code == ResponseCode.SUCCESS
+        for _ in range(200):
+            if (await reply(client, "r1")).code == ResponseCode.SYSTEM_ERROR:
+                return
+        pytest.fail("the connection is closed, and still has the replies")
 
     served(tmp_path, run)
 

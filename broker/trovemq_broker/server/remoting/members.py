@@ -130,8 +130,11 @@ class Members:
         core.kinds.has_remoting_members = self._has_clustering
         self.producers: dict[str, dict[Member, Heard]] = {}
         self._producing: dict[Connection, dict[str, Member]] = {}
+        self._requesting: dict[Connection, set[str]] = {}
         self._by_client_id: dict[str, Member] = {}
         """Producers; of several with one id, of one user, the one that was heard last."""
+        self._requesters: dict[str, Member] = {}
+        """Clients that have sent a request, by id, as long as no producer with that id is heard."""
         self.on_gone: Callable[[str, str], None] = lambda _group, _client_id: None
         """Is called with the group and the client id of a member that is gone."""
 
@@ -234,6 +237,7 @@ class Members:
         if connection not in self._of_connection:
             self._of_connection[connection] = {}
             self._producing[connection] = {}
+            self._requesting[connection] = set()
             connection.on_lost.append(lambda: self._lost(connection))
 
     def _is_heard(self, member: Member) -> None:
@@ -242,8 +246,21 @@ class Members:
         if known is None or known.user == member.user:
             self._by_client_id[member.client_id] = member
 
+    def requests(self, connection: Connection, client_id: str) -> None:
+        """A client waits for a reply. One that knew the topic's route has sent no heartbeat before, and its
+        next one may be 30 s later."""
+        known, user = self._requesters.get(client_id), present_creator().name
+        if known is not None and (known.connection is connection or known.user != user):
+            return
+        self._know(connection)
+        sent = self._requesting[connection]
+        if 0 < len(client_id.encode()) <= CLIENT_ID_SIZE_MAX and len(sent) < GROUPS_MAX:
+            sent.add(client_id)
+            self._requesters[client_id] = Member(connection, client_id, user)
+
     def producer(self, client_id: str) -> Member | None:
-        return self._by_client_id.get(client_id)
+        """The client that gets the replies for that id."""
+        return self._by_client_id.get(client_id) or self._requesters.get(client_id)
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups with members that read the topic."""
@@ -343,6 +360,9 @@ class Members:
             self._leave(connection, name)
         for name in list(self._producing.get(connection, ())):
             self._stop_producing(connection, name)
+        for client_id in self._requesting.pop(connection, ()):
+            if self._requesters[client_id].connection is connection:
+                del self._requesters[client_id]
         self._of_connection.pop(connection, None)
         self._refused.pop(connection, None)
         self._producing.pop(connection, None)

@@ -1,7 +1,9 @@
 """SEND_REPLY_MESSAGE: the reply to a request is passed on to the producer that waits for it.
 
 A requester sends a message with a correlation id and its client id. The consumer sends its reply to the
-cluster's reply topic, and the broker passes it on to the connection of the producer with that client id.
+cluster's reply topic, and the broker passes it on to the connection of the producer with that client id. If
+no heartbeat has named one, it is the connection that has sent the request: RocketMQ's client sends a
+heartbeat before a request only if it did not know the topic's route, and else every 30 s.
 RocketMQ's broker also stores it; here it is not stored, because no consumer reads it.
 """
 

@@ -29,11 +29,12 @@ from trovemq_broker.produce.outgoing import OutgoingMessage
 from trovemq_broker.server.core.broker_core import BrokerCore
 from trovemq_broker.server.core.deferred import DeferredMessages
 from trovemq_broker.server.remoting.hosts import born_host_of
+from trovemq_broker.server.remoting.replies import CLIENT
 from trovemq_broker.server.remoting.retries import Retries
 from trovemq_broker.server.remoting.sent_properties import of_client
 from trovemq_broker.server.remoting.transactions import client_id_of_group
 from trovemq_broker.transactions.records import PROPERTY_IMMUNITY_SECONDS, PROPERTY_PRODUCER_GROUP
-from trovemq_daemon.remoting.request import Request
+from trovemq_daemon.remoting.request import Connection, Request
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import ANY_QUEUE, EpochMs, PhysicalOffset, QueueId
@@ -74,7 +75,7 @@ PASSED_AT_ONCE: Final = 256
 """Messages that waited, and are stored in one iteration of the loop."""
 _SEPARATOR: Final = bytes((VALUE_END,))
 _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode() + bytes((NAME_END,))
-_REPLY_TO: Final = b"REPLY_TO_CLIENT" + bytes((NAME_END,))
+_REPLY_TO: Final = CLIENT.encode() + bytes((NAME_END,))
 _CLUSTER: Final = b"CLUSTER" + bytes((NAME_END,))
 _SPECIAL: Final = tuple(
     name.encode() + bytes((NAME_END,))
@@ -136,6 +137,8 @@ class Sends:
     def __init__(self, core: BrokerCore, retries: Retries) -> None:
         self._core = core
         self._retries = retries
+        self.on_request: Callable[[Connection, str], None] = lambda _connection, _client_id: None
+        """Is called for a message to which a reply is wanted, with the id of the client that waits for it."""
         self._encoder = core.accumulator.encoder
         self._deferred = DeferredMessages(core)
         self._waiting: deque[_WaitingSend] = deque()
@@ -204,6 +207,8 @@ class Sends:
             times = max(fields.int32(names.reconsume_times, 0), 0)
             self._store_retry(request, place, message, sys_flag, times)
             return
+        if _REPLY_TO in block:
+            self.on_request(request.connection, parse_properties(block).get(CLIENT, ""))
         if any(name in block for name in _SPECIAL) and self._store_special(request, place, message, sys_flag):
             return
         self._submit(request, place, [message], sys_flag, unique_key=_unique_key_of(block))

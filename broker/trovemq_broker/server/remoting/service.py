@@ -70,6 +70,7 @@ class RemotingService:
     def _of_clients(self, core: BrokerCore) -> dict[int, Handler]:
         retries = Retries(core, self._counts)
         sends = Sends(core, retries)
+        sends.on_request = self.members.requests
         replies = Replies(core, self.members)
         offsets = Offsets(core, self.members)
         pulls = Pulls(core, self.members, offsets, self._counts)
