@@ -11,6 +11,7 @@ from trovemq_proto.remoting.fields import Fields
 from trovemq_proto.remoting.headers import Header
 
 NO_FIELDS: Final[Mapping[str, str]] = {}
+_FORGOTTEN: Final[dict[str, str]] = {}
 
 
 class Reply(NamedTuple):
@@ -116,6 +117,10 @@ class Request:
         """The code and the remark of an error."""
         if not self._is_answered:
             self.answer(*self.connection.response_of(self, error))
+
+    def forget_fields(self) -> None:
+        """Its handler has read them: a request that waits keeps no memory for them."""
+        self.header.fields = _FORGOTTEN
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs the rest of the handler, whose error is the answer. It ends with the connection."""

@@ -8,6 +8,7 @@ from typing import Final
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 _DIGITS_MAX: Final = 20  # of a 64-bit number with its sign
+_SHORT_MAX: Final = 9  # digits of numbers that every type has
 
 
 class FieldError(ValueError):
@@ -46,6 +47,8 @@ class Fields:
             if default is None:
                 raise FieldError(f"the header lacks the field {name}")
             return default
+        if len(text) <= _SHORT_MAX and text.isdigit() and text.isascii():
+            return int(text)
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit() and len(text) <= _DIGITS_MAX):
             raise FieldError(f"the field {name} is not a number")

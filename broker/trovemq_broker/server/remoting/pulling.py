@@ -49,6 +49,7 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 FORBIDDEN_BROKER: Final = "1"
 FORBIDDEN_GROUP: Final = "2"
 FORBIDDEN_TOPIC: Final = "3"
+NOTHING_CAME: Final = "OFFSET_OVERFLOW_ONE"
 
 
 class _Pull(NamedTuple):
@@ -57,6 +58,33 @@ class _Pull(NamedTuple):
     wanted: PullRequest
     filter: Filter
     wait_ms: int
+
+
+class _Wait:
+    """A pull at the end of its queue, until this grows. Its waiter calls it once, and is freed then, without
+    a collection of cycles. `places`: of the answer if nothing comes."""
+
+    __slots__ = ("_places", "_pull", "_pulls", "_started_s", "waiter")
+
+    def __init__(self, pulls: Pulls, pull: _Pull, places: tuple[int, int, int]) -> None:
+        self._pulls = pulls
+        self._pull = pull
+        self._places = places
+        self._started_s = pull.request.connection.now()
+        self.waiter: Waiter | None = None
+
+    def __call__(self, is_grown: bool) -> None:
+        waiter, self.waiter = self.waiter, None
+        assert waiter is not None, "it waits"
+        pull, pulls = self._pull, self._pulls
+        pulls.waits_no_more(pull.request.connection, waiter)
+        passed_ms = int((pull.request.connection.now() - self._started_s) * 1000)
+        if is_grown:
+            pulls.look_again(pull._replace(wait_ms=max(pull.wait_ms - passed_ms, 0)))
+        elif pull.request.connection.is_full:
+            pulls.look_again(pull._replace(wait_ms=0))
+        else:
+            pull.request.answer(ResponseCode.PULL_NOT_FOUND, NOTHING_CAME, _offsets(*self._places))
 
 
 class Pulls:
@@ -173,7 +201,7 @@ class Pulls:
     def _look(self, pull: _Pull) -> None:
         connection = pull.request.connection
         if connection.is_full:
-            connection.when_writable(partial(self._look_again, pull))
+            connection.when_writable(partial(self.look_again, pull))
             return
         try:
             result = self._core.puller.pull(pull.wanted)
@@ -190,11 +218,11 @@ class Pulls:
         elif result.next_offset < result.max_offset or result.next_offset > pull.wanted.offset:
             self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", result)
         elif pull.wait_ms and not self._core.long_polls.full and not self._core.long_polls.closed:
-            self._wait(pull)
+            self._wait(pull, result)
         else:
-            self._answer(pull, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", result)
+            self._answer(pull, ResponseCode.PULL_NOT_FOUND, NOTHING_CAME, result)
 
-    def _look_again(self, pull: _Pull) -> None:
+    def look_again(self, pull: _Pull) -> None:
         if not pull.request.is_open:
             return
         try:
@@ -202,21 +230,20 @@ class Pulls:
         except Exception as error:
             pull.request.fail(error)
 
-    def _wait(self, pull: _Pull) -> None:
+    def _wait(self, pull: _Pull, result: PullResult) -> None:
         connection = pull.request.connection
         waiters = self._waiters.get(connection)
         if waiters is None:
             waiters = self._waiters[connection] = set()
             connection.on_lost.append(lambda: self._lost(connection))
-        started_s = connection.now()
+        wait = _Wait(self, pull, (result.next_offset, result.min_offset, result.max_offset))
+        wanted = pull.wanted
+        wait.waiter = self._core.long_polls.wait(wanted.topic, wanted.queue_id, pull.wait_ms, wait)
+        waiters.add(wait.waiter)
+        pull.request.forget_fields()
 
-        def grown(is_grown: bool) -> None:
-            waiters.discard(waiter)
-            remaining_ms = pull.wait_ms - int((connection.now() - started_s) * 1000) if is_grown else 0
-            self._look_again(pull._replace(wait_ms=max(remaining_ms, 0)))
-
-        waiter = self._core.long_polls.wait(pull.wanted.topic, pull.wanted.queue_id, pull.wait_ms, grown)
-        waiters.add(waiter)
+    def waits_no_more(self, connection: Connection, waiter: Waiter) -> None:
+        self._waiters.get(connection, set()).discard(waiter)
 
     def _lost(self, connection: Connection) -> None:
         for waiter in self._waiters.pop(connection, ()):
