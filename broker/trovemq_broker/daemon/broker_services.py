@@ -344,7 +344,7 @@ class BrokerServices:
 
     async def _sample_rates(self) -> None:
         while True:
-            self.remoting.admin.rates.sample()
+            self.remoting.admin.sample()
             await sleep_to_tick(SAMPLE_S)
 
     async def _expire_sessions(self, security: BrokerSecurity) -> None:

@@ -189,6 +189,19 @@ class Timers:
         grew."""
         self._table.catch_up()
 
+    def levels(self) -> dict[int, tuple[int, int]]:
+        """For each delay level whose queue has had a message: the offset of its first waiting one, and of its
+        end. Messages that this broker takes wait in the wheel instead."""
+        ends = {source: int(queue.max_offset) for source, queue in self._table.sources.queues()}
+        ends.pop(WHEEL_SOURCE, None)
+        first = dict(ends)
+        for block in self._table.calendar.blocks() if ends else ():
+            waiting = block[block["state"] == WAITS]
+            for source, offset in first.items():
+                offsets = waiting["offset"][waiting["source"] == source]
+                first[source] = int(offsets.min(initial=offset))
+        return {source: (first[source], end) for source, end in ends.items()}
+
     def next_due_ms(self) -> int | None:
         """When deliver_due() has something to do next, or a little earlier; None if no message is pending."""
         return self._table.calendar.next_ms if self.pending_count else None

@@ -1,19 +1,25 @@
-"""RocketMQ's exporter reads our runtime information by its own rules: a text that breaks one of them costs it
-every metric of the broker, as it checks nothing."""
+"""RocketMQ's exporter reads our answers by its own rules. A text of the runtime information that breaks one
+costs it every metric of the broker, as it checks nothing; another answer costs it the metrics of a topic or a
+group."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from tests.support.broker_here import BrokerHere
 from tests.support.remoting_broker import served
 from tests.support.remoting_client import RemotingClient
-from trovemq_proto.remoting.codes import RequestCode
+from trovemq_proto.records.layout import PROPERTY_DELAY
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
+from trovemq_proto.remoting.headers import LANGUAGES
+from trovemq_proto.v1 import admin_pb2
 
 ORDERS: Final = "orders"
 LEVEL: Final = "scheduleMessageOffset"
@@ -141,6 +147,126 @@ def test_the_exporter_reads_a_broker_with_messages(tmp_path: Path) -> None:
     served(tmp_path, run)
 
 
+def test_tools_did_not_see_delayed_messages(tmp_path: Path) -> None:
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.stubs.admin.CreateTopic(
+            admin_pb2.CreateTopicRequest(topic="later", queue_count=1, message_type="DELAY")
+        )
+        assert (await table_of(client))["timerCongestNum"] == "0"
+        sent = await client.send("later", b"one", f"{PROPERTY_DELAY}\x0118\x02")
+        assert sent.code == ResponseCode.SUCCESS, sent.header.remark
+        table = await table_of(client)
+        assert (table["timerCongestNum"], table["timerReadBehind"]) == ("1", "0")
+        assert double(table["timerEnqueueTps"]) >= double(table["timerDequeueTps"]) == 0
+
+    served(tmp_path, run)
+
+
+# --- other answers ----------------------------------------------------------------------------------------
+WHERE: Final = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
+
+
+def by_queue(body: bytes) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """The members of a table with queues as keys, and its entries: no JSON, and written by RocketMQ."""
+    text = body.decode()
+    begin = '"offsetTable":{'
+    at, reader, rows = text.index(begin) + len(begin), json.JSONDecoder(), []
+    first = at
+    while text[at] != "}":
+        queue, at = reader.raw_decode(text, at + (text[at] == ","))
+        assert text[at] == ":"
+        row, at = reader.raw_decode(text, at + 1)
+        rows.append((queue, row))
+    return json.loads(text[:first] + text[at:]), rows
+
+
+def check_longs(value: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        assert type(value[name]) is int, name
+        assert -(1 << 63) <= value[name] < 1 << 63, name
+
+
+def check_doubles(value: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        assert type(value[name]) is float, name
+        assert math.isfinite(value[name]), name
+
+
+def check_texts(value: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        assert type(value[name]) is str, name
+        assert value[name], name
+
+
+def test_the_exporter_reads_queues_and_progress(tmp_path: Path) -> None:
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.create_topic(ORDERS, 2)
+        await client.send(ORDERS, b"one")
+        await client.heartbeat("c1")
+        at = {"consumerGroup": "readers", "topic": ORDERS, "queueId": 0, "commitOffset": 1}
+        await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, at)
+        topic, queues = by_queue((await client.ask(RequestCode.GET_TOPIC_STATS_INFO, at)).body)
+        group, progress = by_queue((await client.ask(RequestCode.GET_CONSUME_STATS, at)).body)
+        assert (len(queues), len(progress)) == (2, 2)
+        for _, row in queues:
+            check_longs(row, "lastUpdateTimestamp", "maxOffset", "minOffset")
+        for _, row in progress:
+            check_longs(row, "brokerOffset", "consumerOffset", "lastTimestamp")
+        for queue, _ in (*queues, *progress):
+            check_texts(queue, "topic", "brokerName")
+            check_longs(queue, "queueId")
+        check_doubles(group, "consumeTps")
+        check_doubles(topic, "topicPutTps")
+
+    served(tmp_path, run)
+
+
+def test_the_exporter_reads_clients(tmp_path: Path) -> None:
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.create_topic(ORDERS, 1)
+        data = {"clientID": "p1", "producerDataSet": [{"groupName": "shop"}]}
+        await client.ask(RequestCode.HEART_BEAT, body=json.dumps(data).encode())
+        await client.heartbeat("c1")
+        (producer,) = (await client.ask(RequestCode.GET_ALL_PRODUCER_INFO)).json()["data"]["shop"]
+        check_texts(producer, "clientId", "remoteIP", "language")
+        check_longs(producer, "version", "lastUpdateTimestamp")
+        asked = {"consumerGroup": "readers"}
+        members = (await client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, asked)).json()
+        assert members["consumeType"] in ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+        assert members["messageModel"] in ("CLUSTERING", "BROADCASTING")
+        assert members["consumeFromWhere"] in WHERE
+        (member,) = members["connectionSet"]
+        check_texts(member, "clientId", "clientAddr", "language")
+        check_longs(member, "version")
+        assert {producer["language"], member["language"]} <= set(LANGUAGES)
+        groups = (await client.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": ORDERS})).json()
+        assert groups == {"groupList": ["readers"]}
+        none = await client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "absent"})
+        assert none.code == ResponseCode.CONSUMER_NOT_ONLINE, "it counts none for this code alone"
+
+    served(tmp_path, run)
+
+
+def test_the_exporter_reads_topics_brokers_and_rates(tmp_path: Path) -> None:
+    async def run(broker: BrokerHere, client: RemotingClient) -> None:
+        await broker.create_topic(ORDERS, 1)
+        await client.send(ORDERS, b"one")
+        topics = (await client.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).json()["topicList"]
+        assert ORDERS in topics
+        brokers = (await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).json()["brokerAddrTable"]
+        assert [one["brokerAddrs"]["0"] for one in brokers.values()] == [broker.address]
+        asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": ORDERS}
+        found = (await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, asked)).json()
+        for window in ("statsMinute", "statsHour", "statsDay"):
+            check_longs(found[window], "sum")
+            check_doubles(found[window], "tps", "avgpt")
+        idle = await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, {**asked, "statsKey": "idle"})
+        assert idle.code == ResponseCode.SYSTEM_ERROR, "then it reads the next topic"
+
+    served(tmp_path, run)
+
+
+# --- the rules themselves ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -154,8 +280,6 @@ def test_the_exporter_reads_a_broker_with_messages(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_that_breaks_a_rule_is_found(tmp_path: Path, name: str, text: str) -> None:
-    """The rules themselves."""
-
     async def run(_broker: BrokerHere, client: RemotingClient) -> None:
         table = await table_of(client)
         with pytest.raises((IndexError, ValueError)):

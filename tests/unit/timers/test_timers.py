@@ -356,6 +356,22 @@ def test_a_level_s_message_is_found_by_its_key() -> None:
     assert [one.deliver_ms - NOW_MS for one in find(broker, "orders", "A").messages] == [10_000]
 
 
+def test_tools_did_not_see_how_far_a_level_is() -> None:
+    broker = Broker()
+    broker.schedule(b"in the wheel", NOW_MS + 1_000)
+    assert broker.timers.levels() == {}
+    for delay_ms in (0, 1_000, 2_000):
+        properties = {"REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": f"A{delay_ms}", "DELAY": "3"}
+        record = NewRecord(SCHEDULE_TOPIC, QueueId(2), b"level", properties, EpochMs(NOW_MS + delay_ms))
+        broker.writer.append([record], EpochMs(NOW_MS + delay_ms))
+    broker.dispatch()
+    assert broker.timers.levels() == {3: (0, 3)}
+    broker.deliver(NOW_MS + 11_000)
+    assert broker.timers.levels() == {3: (2, 3)}
+    broker.deliver(NOW_MS + 12_000)
+    assert broker.timers.levels() == {3: (3, 3)}
+
+
 def test_an_answer_that_is_not_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delayed, "FOUND_MAX", 2)
     broker = Broker()

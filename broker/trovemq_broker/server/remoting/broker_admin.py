@@ -34,8 +34,8 @@ _THREAD_POOLS: Final = ("send", "pull", "litePull", "query", "ack")
 _ALWAYS_0: Final = (
     *("dispatchMaxBuffer", "getMessageEntireTimeMax", "pageCacheLockTimeMills"),
     *("putMessageEntireTimeMax", "putMessageFailedTimes", "putLatency99", "putLatency999"),
-    *("remainTransientStoreBufferNumbs", "startAcceptSendRequestTimeStamp", "timerCongestNum"),
-    *("timerOffsetBehind", "timerReadBehind", "EndTransactionQueueSize"),
+    *("remainTransientStoreBufferNumbs", "startAcceptSendRequestTimeStamp"),
+    *("timerOffsetBehind", "EndTransactionQueueSize"),
     *(f"{name}ThreadPoolQueueSize" for name in _THREAD_POOLS),
     *(f"{name}ThreadPoolQueueHeadWaitTimeMills" for name in _THREAD_POOLS),
 )
@@ -67,6 +67,16 @@ class BrokerAdmin:
         self._calls = calls
         self._around = around
         self.rates: Final = Rates(core.clock_ms, self._totals)
+        self._timer_rates: Final = Rates(core.clock_ms, self._timer_totals)
+
+    def sample(self) -> None:
+        """To be called every SAMPLE_S."""
+        self.rates.sample()
+        self._timer_rates.sample()
+
+    def _timer_totals(self) -> Totals:
+        timers = self._core.timers
+        return Totals(timers.enqueued.total(), timers.dequeued.total())
 
     def _totals(self) -> Totals:
         traffic = self._core.traffic
@@ -121,9 +131,21 @@ class BrokerAdmin:
             "remainHowManyDataToCommit": "0 B",
             "remainHowManyDataToFlush": f"{unsynced} B",
             "runtime": _runtime(core.clock_ms() - around.started_ms),
-            "timerDequeueTps": "0.0",
-            "timerEnqueueTps": "0.0",
-            **{f"scheduleMessageOffset_{level}": "0,0" for level, _ in enumerate(DELAY_LEVELS_SECONDS, 1)},
+            **self._of_timers(),
+        }
+
+    def _of_timers(self) -> dict[str, str]:
+        """Of delayed messages. `timerReadBehind`: in seconds."""
+        timers = self._core.timers
+        (into, out), *_ = self._timer_rates.of_windows()
+        due_ms, now_ms = timers.next_due_ms(), self._core.clock_ms()
+        levels = {level: (0, 0) for level, _ in enumerate(DELAY_LEVELS_SECONDS, 1)} | timers.levels()
+        return {
+            "timerCongestNum": str(timers.pending_count),
+            "timerDequeueTps": f"{out:.2f}",
+            "timerEnqueueTps": f"{into:.2f}",
+            "timerReadBehind": str(0 if due_ms is None else max(now_ms - due_ms, 0) // 1_000),
+            **{f"scheduleMessageOffset_{level}": f"{at},{end}" for level, (at, end) in levels.items()},
         }
 
     def copies(self, request: Request) -> None:
