@@ -84,6 +84,13 @@ def check_broker(broker: Broker) -> None:
         raise TroveError(errors.REQUEST_ILLEGAL, problem)
 
 
+def name_problem(what: str, text: str, length_min: int = 1, length_max: int = NAME_LENGTH_MAX) -> str | None:
+    """Why a broker's text of that kind is refused; None if it is not."""
+    if length_min <= len(text) <= length_max and text.isprintable():
+        return None
+    return f"a broker's {what} must have {length_min} to {length_max} printable characters"
+
+
 def _broker_problems(broker: Broker) -> Iterator[str]:
     for what, text, length_min, length_max in (
         ("name", broker.name, 1, NAME_LENGTH_MAX),
@@ -95,8 +102,8 @@ def _broker_problems(broker: Broker) -> Iterator[str]:
         *_config_texts(broker.config),
         *_leader_texts(broker.leader),
     ):
-        if not length_min <= len(text) <= length_max or not text.isprintable():
-            yield f"a broker's {what} must have {length_min} to {length_max} printable characters"
+        if problem := name_problem(what, text, length_min, length_max):
+            yield problem
             return
     if broker.leader is not None:
         yield from _leader_problems(broker.leader)

@@ -28,6 +28,31 @@ class LostBroker:
     lost_at: int
 
 
+class RemovedBrokers:
+    """The names of the brokers that were removed for good, the newest last, for LOST_KEPT_MS. A client that
+    had one of them in its routes does not miss it any more, also where it had stopped regularly and was in no
+    route by then. At most `brokers_max`; the newest count."""
+
+    def __init__(self, brokers_max: int) -> None:
+        self._brokers_max = brokers_max
+        self._at: dict[str, int] = {}
+
+    def add(self, name: str, now: int) -> bool:
+        """Returns whether it is a new one."""
+        known = self._at.pop(name, None)
+        self._at[name] = now
+        while len(self._at) > self._brokers_max:
+            del self._at[next(iter(self._at))]
+        return known is None or now - known >= LOST_KEPT_MS
+
+    def returned(self, name: str) -> None:
+        """A broker of that name has registered."""
+        self._at.pop(name, None)
+
+    def names(self, now: int) -> list[str]:
+        return sorted(name for name, at in self._at.items() if now - at < LOST_KEPT_MS)
+
+
 class LostBrokers:
     """The lost brokers by name, the newest last; limited in number and topics."""
 

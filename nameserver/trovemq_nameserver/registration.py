@@ -14,7 +14,7 @@ from grpc.aio import Server, ServicerContext
 from trovemq_daemon.grpc_services import add_service
 from trovemq_daemon.handler_guard import error_to_wire
 from trovemq_daemon.logging import get_logger
-from trovemq_nameserver.broker import Broker
+from trovemq_nameserver.broker import Broker, name_problem
 from trovemq_nameserver.heartbeats import HeartbeatReader, LargeHeartbeat, read_large
 from trovemq_nameserver.leaders import epoch_stale
 from trovemq_nameserver.routes import TopicChanges, check_topics_read
@@ -64,9 +64,11 @@ class RegistrationService:
     async def forget(
         self, request: route_pb2.ForgetRequest, context: ServicerContext[Any, Any]
     ) -> route_pb2.ForgetReply:
-        was_lost = self._registry.table.forget(request.broker)
+        if problem := name_problem("name", request.broker):
+            raise TroveError(errors.REQUEST_ILLEGAL, problem)
+        was_lost = self._registry.table.forget(request.broker, self._registry.clock())
+        self._registry.changed()
         if was_lost:
-            self._registry.changed()
             get_logger().info("broker.forgotten", broker=request.broker, peer=context.peer())
         return route_pb2.ForgetReply(was_lost=was_lost)
 

@@ -79,7 +79,9 @@ class ClusterReplies:
             size += len(parts[-1])
         now = self._clock()
         lost = yield from self._lost(self._table.lost(now), now)
-        parts.append(route_pb2.ClusterReply(version=version, lost=lost).SerializeToString())
+        removed = self._table.removed(now)
+        rest = route_pb2.ClusterReply(version=version, lost=lost, forgotten_brokers=removed)
+        parts.append(rest.SerializeToString())
         self._brokers, self._by_name, self._has_lost = b"".join(parts), made, bool(lost)
 
     async def since(self, version: int) -> tuple[int, bytes] | None:
@@ -99,7 +101,8 @@ class ClusterReplies:
             self.changes_made += 1
             reply = await self._turns.run_from_now(self._changed(changed))
             lost = await self.lost()
-            rest = route_pb2.ClusterReply(version=to, changes=True, lost=lost)
+            removed = table.removed(self._clock())
+            rest = route_pb2.ClusterReply(version=to, changes=True, lost=lost, forgotten_brokers=removed)
             reply += rest.SerializeToString()
             self._changes[version] = reply
             while len(self._changes) > 1 and self._keeps_too_much():

@@ -26,7 +26,7 @@ from trovemq_daemon.settings import setting
 from trovemq_nameserver.broker import Broker, check_broker
 from trovemq_nameserver.changes import ChangeLog
 from trovemq_nameserver.leaders import KnownLeaders, takes_over
-from trovemq_nameserver.lost import LostBroker, LostBrokers
+from trovemq_nameserver.lost import LostBroker, LostBrokers, RemovedBrokers
 from trovemq_nameserver.topics import NO_QUEUES, TopicNames, TopicRoute, places_of
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
@@ -99,6 +99,7 @@ class RouteTable:
         self.names = TopicNames()
         self.changes = ChangeLog()
         self._lost = LostBrokers(limits.brokers_max, limits.topic_routes_max)
+        self._removed = RemovedBrokers(limits.brokers_max)
         self._leaders = KnownLeaders(limits.brokers_max)
         self.topic_routes = 0
         """Topics of all brokers together."""
@@ -183,6 +184,7 @@ class RouteTable:
         self._by_name[broker.name] = _Registration(session, route, now, self._removals)
         self._name_by_session[session] = broker.name
         self._lost.forget(broker.name)
+        self._removed.returned(broker.name)
         self._leaders.registered(broker, now)
         return before.session if before is not None and is_later else None
 
@@ -340,14 +342,20 @@ class RouteTable:
             topics = dict.fromkeys(topics, NO_QUEUES)  # the view of the names keeps the routes
         self._lost.add(LostBroker(found.route.broker, topics.keys(), now))
 
-    def forget(self, name: str) -> bool:
-        """Forgets a lost broker that does not come back, and its epoch. Returns whether it was one."""
-        if name not in self._by_name:
-            self._leaders.forget(name)
-        if not self._lost.forget(name):
+    def forget(self, name: str, now: int) -> bool:
+        """Forgets a broker that does not come back, and its epoch: a lost one, or one that has left. Returns
+        whether it was lost."""
+        if name in self._by_name:
             return False
-        self._changed(name, ())
-        return True
+        self._leaders.forget(name)
+        is_new, was_lost = self._removed.add(name, now), self._lost.forget(name)
+        if is_new or was_lost:
+            self._changed(name, ())
+        return was_lost
+
+    def removed(self, now: int) -> list[str]:
+        """The brokers that do not come back, by name."""
+        return self._removed.names(now)
 
     def next_expiry(self) -> int | None:
         """When `expire` will next have something to do, if no message arrives before."""

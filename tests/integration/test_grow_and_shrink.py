@@ -175,6 +175,35 @@ def test_a_broker_that_is_killed_drained_and_removed(capsysbinary: pytest.Captur
         assert first.running
 
 
+def test_a_connected_client_named_a_removed_broker_as_missing(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """It was connected while another one removed the broker."""
+    with ExitStack() as processes:
+        nameserver = processes.enter_context(NameserverProcess())
+        for name in ("b1", "b2"):
+            processes.enter_context(BrokerProcess(name=name, nameservers=[nameserver]))
+        words = ("broker", "remove", "b2", "--yes", "--grace", "0s", "--within", "0s", "--accept-loss")
+
+        async def scene() -> None:
+            async with trovemq.connect(nameserver.address) as client:
+                await until(client, lambda state: named(state) == {"b1", "b2"})
+                await client.admin.create_topic("orders", queue_count=1)
+                for broker in ("b1", "b2"):
+                    await client.send("orders", b"x", keys="k", broker=broker)
+                code, shown, _ = await asyncio.to_thread(
+                    run, capsysbinary, "--server", nameserver.address, *words
+                )
+                assert (code, shown[0]["state"]) == (0, "removed")
+                await until(client, lambda state: (named(state), state.removed) == ({"b1"}, ("b2",)))
+                found = await client.query("orders", "k")
+                assert (len(found.messages), found.complete, found.unreachable) == (1, True, ())
+                searched = await client.search("orders")
+                assert (len(searched.messages), searched.complete, searched.unreachable) == (1, True, ())
+
+        asyncio.run(scene())
+
+
 async def lost(server: str) -> None:
     async with trovemq.connect(server) as client:
         await until(client, lambda state: {one.name for one in state.lost} == {"b2"})

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from trovemq_proto.v1 import common_pb2 as trovemq__proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/route.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"\x16\n\x14GetServerInfoRequest\"\xd0\x01\n\nServerInfo\x12$\n\x04role\x18\x01 \x01(\x0e\x32\x16.trovemq.v1.ServerRole\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0b\n\x03now\x18\x04 \x01(\x03\x12\r\n\x05up_ms\x18\x05 \x01(\x03\x12\x15\n\rother_brokers\x18\x06 \x01(\x05\x12\x0c\n\x04node\x18\x07 \x01(\t\x12\'\n\x06leader\x18\x08 \x01(\x0b\x32\x17.trovemq.v1.GroupLeader\x12\x13\n\x0bother_names\x18\t \x03(\t\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\\\n\nRouteReply\x12(\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x17.trovemq.v1.BrokerRoute\x12$\n\x04lost\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.LostBroker\"\x13\n\x11GetClusterRequest\"\x8d\x02\n\x0c\x43lusterReply\x12(\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x17.trovemq.v1.BrokerRoute\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0f\n\x07\x63hanges\x18\x03 \x01(\x08\x12$\n\x04lost\x18\x04 \x03(\x0b\x32\x16.trovemq.v1.LostBroker\x12\x17\n\x0fremoved_brokers\x18\x05 \x03(\t\x12\"\n\x07refusal\x18\x06 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x0c\n\x04part\x18\x07 \x01(\x0c\x12\x12\n\nmore_parts\x18\x08 \x01(\x08\x12\x1a\n\rother_brokers\x18\t \x01(\x05H\x00\x88\x01\x01\x42\x10\n\x0e_other_brokers\"s\n\nLostBroker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07lost_ms\x18\x04 \x01(\x03\x12\x0e\n\x06topics\x18\x05 \x01(\x03\x12\x14\n\x0ctopics_alone\x18\x06 \x01(\x03\"]\n\x12WatchRoutesRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x0f\n\x07\x63hanges\x18\x02 \x01(\x08\x12\x17\n\x0fremoved_brokers\x18\x03 \x01(\x08\x12\r\n\x05parts\x18\x04 \x01(\x08\"\xc6\x01\n\tHeartbeat\x12&\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x16.trovemq.v1.BrokerInfo\x12&\n\x06topics\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.TopicRoute\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\x03\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x19\n\x0c\x62\x61se_version\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eremoved_topics\x18\x06 \x03(\tB\x0f\n\r_base_version\"\x1f\n\rForgetRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1f\n\x0b\x46orgetReply\x12\x10\n\x08was_lost\x18\x01 \x01(\x08\"\xae\x01\n\x0eHeartbeatReply\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x14\n\x0c\x64\x61ta_version\x18\x02 \x01(\x03\x12\x0f\n\x07\x63hanges\x18\x03 \x01(\x08\x12\x12\n\nall_topics\x18\x04 \x01(\x08\x12#\n\x08left_out\x18\x05 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x1a\n\x12heartbeat_size_max\x18\x06 \x01(\x03*E\n\nServerRole\x12\x1b\n\x17SERVER_ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nNAMESERVER\x10\x01\x12\n\n\x06\x42ROKER\x10\x02\x32\xac\x02\n\x0cRouteService\x12I\n\rGetServerInfo\x12 .trovemq.v1.GetServerInfoRequest\x1a\x16.trovemq.v1.ServerInfo\x12?\n\x08GetRoute\x12\x1b.trovemq.v1.GetRouteRequest\x1a\x16.trovemq.v1.RouteReply\x12\x45\n\nGetCluster\x12\x1d.trovemq.v1.GetClusterRequest\x1a\x18.trovemq.v1.ClusterReply\x12I\n\x0bWatchRoutes\x12\x1e.trovemq.v1.WatchRoutesRequest\x1a\x18.trovemq.v1.ClusterReply0\x01\x32\x96\x01\n\x13RegistrationService\x12\x41\n\x08Register\x12\x15.trovemq.v1.Heartbeat\x1a\x1a.trovemq.v1.HeartbeatReply(\x01\x30\x01\x12<\n\x06\x46orget\x12\x19.trovemq.v1.ForgetRequest\x1a\x17.trovemq.v1.ForgetReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrovemq_proto/v1/route.proto\x12\ntrovemq.v1\x1a\x1dtrovemq_proto/v1/common.proto\"\x16\n\x14GetServerInfoRequest\"\xd0\x01\n\nServerInfo\x12$\n\x04role\x18\x01 \x01(\x0e\x32\x16.trovemq.v1.ServerRole\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0b\n\x03now\x18\x04 \x01(\x03\x12\r\n\x05up_ms\x18\x05 \x01(\x03\x12\x15\n\rother_brokers\x18\x06 \x01(\x05\x12\x0c\n\x04node\x18\x07 \x01(\t\x12\'\n\x06leader\x18\x08 \x01(\x0b\x32\x17.trovemq.v1.GroupLeader\x12\x13\n\x0bother_names\x18\t \x03(\t\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\\\n\nRouteReply\x12(\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x17.trovemq.v1.BrokerRoute\x12$\n\x04lost\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.LostBroker\"\x13\n\x11GetClusterRequest\"\xa8\x02\n\x0c\x43lusterReply\x12(\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x17.trovemq.v1.BrokerRoute\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0f\n\x07\x63hanges\x18\x03 \x01(\x08\x12$\n\x04lost\x18\x04 \x03(\x0b\x32\x16.trovemq.v1.LostBroker\x12\x17\n\x0fremoved_brokers\x18\x05 \x03(\t\x12\"\n\x07refusal\x18\x06 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x0c\n\x04part\x18\x07 \x01(\x0c\x12\x12\n\nmore_parts\x18\x08 \x01(\x08\x12\x1a\n\rother_brokers\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x11\x66orgotten_brokers\x18\n \x03(\tB\x10\n\x0e_other_brokers\"s\n\nLostBroker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07lost_ms\x18\x04 \x01(\x03\x12\x0e\n\x06topics\x18\x05 \x01(\x03\x12\x14\n\x0ctopics_alone\x18\x06 \x01(\x03\"]\n\x12WatchRoutesRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x0f\n\x07\x63hanges\x18\x02 \x01(\x08\x12\x17\n\x0fremoved_brokers\x18\x03 \x01(\x08\x12\r\n\x05parts\x18\x04 \x01(\x08\"\xc6\x01\n\tHeartbeat\x12&\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x16.trovemq.v1.BrokerInfo\x12&\n\x06topics\x18\x02 \x03(\x0b\x32\x16.trovemq.v1.TopicRoute\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\x03\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x19\n\x0c\x62\x61se_version\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eremoved_topics\x18\x06 \x03(\tB\x0f\n\r_base_version\"\x1f\n\rForgetRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x1f\n\x0b\x46orgetReply\x12\x10\n\x08was_lost\x18\x01 \x01(\x08\"\xae\x01\n\x0eHeartbeatReply\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x14\n\x0c\x64\x61ta_version\x18\x02 \x01(\x03\x12\x0f\n\x07\x63hanges\x18\x03 \x01(\x08\x12\x12\n\nall_topics\x18\x04 \x01(\x08\x12#\n\x08left_out\x18\x05 \x01(\x0b\x32\x11.trovemq.v1.Error\x12\x1a\n\x12heartbeat_size_max\x18\x06 \x01(\x03*E\n\nServerRole\x12\x1b\n\x17SERVER_ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nNAMESERVER\x10\x01\x12\n\n\x06\x42ROKER\x10\x02\x32\xac\x02\n\x0cRouteService\x12I\n\rGetServerInfo\x12 .trovemq.v1.GetServerInfoRequest\x1a\x16.trovemq.v1.ServerInfo\x12?\n\x08GetRoute\x12\x1b.trovemq.v1.GetRouteRequest\x1a\x16.trovemq.v1.RouteReply\x12\x45\n\nGetCluster\x12\x1d.trovemq.v1.GetClusterRequest\x1a\x18.trovemq.v1.ClusterReply\x12I\n\x0bWatchRoutes\x12\x1e.trovemq.v1.WatchRoutesRequest\x1a\x18.trovemq.v1.ClusterReply0\x01\x32\x96\x01\n\x13RegistrationService\x12\x41\n\x08Register\x12\x15.trovemq.v1.Heartbeat\x1a\x1a.trovemq.v1.HeartbeatReply(\x01\x30\x01\x12<\n\x06\x46orget\x12\x19.trovemq.v1.ForgetRequest\x1a\x17.trovemq.v1.ForgetReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trovemq_proto.v1.route_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SERVERROLE']._serialized_start=1387
-  _globals['_SERVERROLE']._serialized_end=1456
+  _globals['_SERVERROLE']._serialized_start=1414
+  _globals['_SERVERROLE']._serialized_end=1483
   _globals['_GETSERVERINFOREQUEST']._serialized_start=75
   _globals['_GETSERVERINFOREQUEST']._serialized_end=97
   _globals['_SERVERINFO']._serialized_start=100
@@ -45,21 +45,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCLUSTERREQUEST']._serialized_start=438
   _globals['_GETCLUSTERREQUEST']._serialized_end=457
   _globals['_CLUSTERREPLY']._serialized_start=460
-  _globals['_CLUSTERREPLY']._serialized_end=729
-  _globals['_LOSTBROKER']._serialized_start=731
-  _globals['_LOSTBROKER']._serialized_end=846
-  _globals['_WATCHROUTESREQUEST']._serialized_start=848
-  _globals['_WATCHROUTESREQUEST']._serialized_end=941
-  _globals['_HEARTBEAT']._serialized_start=944
-  _globals['_HEARTBEAT']._serialized_end=1142
-  _globals['_FORGETREQUEST']._serialized_start=1144
-  _globals['_FORGETREQUEST']._serialized_end=1175
-  _globals['_FORGETREPLY']._serialized_start=1177
-  _globals['_FORGETREPLY']._serialized_end=1208
-  _globals['_HEARTBEATREPLY']._serialized_start=1211
-  _globals['_HEARTBEATREPLY']._serialized_end=1385
-  _globals['_ROUTESERVICE']._serialized_start=1459
-  _globals['_ROUTESERVICE']._serialized_end=1759
-  _globals['_REGISTRATIONSERVICE']._serialized_start=1762
-  _globals['_REGISTRATIONSERVICE']._serialized_end=1912
+  _globals['_CLUSTERREPLY']._serialized_end=756
+  _globals['_LOSTBROKER']._serialized_start=758
+  _globals['_LOSTBROKER']._serialized_end=873
+  _globals['_WATCHROUTESREQUEST']._serialized_start=875
+  _globals['_WATCHROUTESREQUEST']._serialized_end=968
+  _globals['_HEARTBEAT']._serialized_start=971
+  _globals['_HEARTBEAT']._serialized_end=1169
+  _globals['_FORGETREQUEST']._serialized_start=1171
+  _globals['_FORGETREQUEST']._serialized_end=1202
+  _globals['_FORGETREPLY']._serialized_start=1204
+  _globals['_FORGETREPLY']._serialized_end=1235
+  _globals['_HEARTBEATREPLY']._serialized_start=1238
+  _globals['_HEARTBEATREPLY']._serialized_end=1412
+  _globals['_ROUTESERVICE']._serialized_start=1486
+  _globals['_ROUTESERVICE']._serialized_end=1786
+  _globals['_REGISTRATIONSERVICE']._serialized_start=1789
+  _globals['_REGISTRATIONSERVICE']._serialized_end=1939
 # @@protoc_insertion_point(module_scope)

@@ -62,7 +62,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterReply(_message.Message):
-    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers", "refusal", "part", "more_parts", "other_brokers")
+    __slots__ = ("brokers", "version", "changes", "lost", "removed_brokers", "refusal", "part", "more_parts", "other_brokers", "forgotten_brokers")
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class ClusterReply(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     MORE_PARTS_FIELD_NUMBER: _ClassVar[int]
     OTHER_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_BROKERS_FIELD_NUMBER: _ClassVar[int]
     brokers: _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRoute]
     version: int
     changes: bool
@@ -81,7 +82,8 @@ class ClusterReply(_message.Message):
     part: bytes
     more_parts: bool
     other_brokers: int
-    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., part: _Optional[bytes] = ..., more_parts: _Optional[bool] = ..., other_brokers: _Optional[int] = ...) -> None: ...
+    forgotten_brokers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[_common_pb2.BrokerRoute, _Mapping]]] = ..., version: _Optional[int] = ..., changes: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostBroker, _Mapping]]] = ..., removed_brokers: _Optional[_Iterable[str]] = ..., refusal: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., part: _Optional[bytes] = ..., more_parts: _Optional[bool] = ..., other_brokers: _Optional[int] = ..., forgotten_brokers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LostBroker(_message.Message):
     __slots__ = ("name", "cluster", "address", "lost_ms", "topics", "topics_alone")

@@ -123,9 +123,11 @@ class Side:
 def contents(state: ClusterState) -> Any:
     """The state without its version: the tables count their changes differently. And without lost brokers'
     lost_ms: it is as old as the reply that named them, and no change says that time has passed."""
-    return {route.broker.name: (route.broker, frozenset(route.topics)) for route in state.brokers}, {
-        one.name: replace(one, lost_ms=0) for one in state.lost
-    }
+    return (
+        {route.broker.name: (route.broker, frozenset(route.topics)) for route in state.brokers},
+        {one.name: replace(one, lost_ms=0) for one in state.lost},
+        state.removed,
+    )
 
 
 def table_of(side: Side) -> dict[str, BrokerRoute]:
@@ -180,6 +182,13 @@ class ChangesMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(BROKERS))
     def a_broker_no_longer_knows_what_changed(self, name: str) -> None:
         self.topics(name).changes_known = not self.topics(name).changes_known
+
+    @rule(name=st.sampled_from(BROKERS))
+    def a_broker_is_removed(self, name: str) -> None:
+        found = [side.registry.table.forget(name, self.now) for side in (self.changes, self.model)]
+        assert found[0] == found[1]
+        removed = self.changes.registry.table.removed(self.now)
+        assert (name in removed) == (name not in table_of(self.changes))
 
     @rule(name=st.sampled_from(BROKERS))
     def heartbeat(self, name: str) -> None:

@@ -114,7 +114,7 @@ def test_a_paused_leader_does_not_return_after_its_successor() -> None:
     forgotten = table()
     forgotten.register(1, node("n2", 6), of(), 1, 0)
     forgotten.leave(1)
-    forgotten.forget("a")
+    forgotten.forget("a", 0)
     forgotten.register(2, node("n1", 5), of(), 1, 0)
     assert leader(forgotten) == ("127.0.0.1:1", 5)
 

@@ -210,13 +210,32 @@ def test_system_topics_counted_as_topics_of_a_lost_broker() -> None:
 def test_a_lost_broker_is_forgotten_and_a_live_one_is_not() -> None:
     table = RouteTable(LIMITS)
     table.register(1, broker(), of(fields("t1", 4)), 1, 0)
-    assert not table.forget("a"), "it is live"
+    assert not table.forget("a", 0), "it is live"
+    assert table.removed(0) == []
     table.expire(10_000)
     version = table.version
-    assert table.forget("a")
+    assert table.forget("a", 10_000)
     assert (table.lost(11_000), table.version) == ([], version + 1)
-    assert not table.forget("a")
+    assert not table.forget("a", 11_000)
     assert table.version == version + 1
+
+
+def test_a_removed_broker_is_named_for_a_day_or_until_it_is_back() -> None:
+    table = RouteTable(LIMITS)
+    table.register(1, broker(), of(fields("t1", 4)), 1, 0)
+    table.leave(1)
+    version = table.version
+    assert not table.forget("a", 0), "it has left, and is not lost"
+    assert (table.removed(LOST_KEPT_MS - 1), table.version) == (["a"], version + 1)
+    assert table.removed(LOST_KEPT_MS) == []
+    assert not table.forget("a", LOST_KEPT_MS)
+    assert (table.removed(LOST_KEPT_MS), table.version) == (["a"], version + 2)
+    for name in map(str, range(LIMITS.brokers_max)):
+        table.forget(name, LOST_KEPT_MS)
+    assert "a" not in table.removed(LOST_KEPT_MS), "the newest are kept"
+    assert len(table.removed(LOST_KEPT_MS)) == LIMITS.brokers_max
+    table.register(2, broker("0"), {}, 1, LOST_KEPT_MS)
+    assert "0" not in table.removed(LOST_KEPT_MS)
 
 
 def test_watchers_did_not_hear_that_a_lost_broker_was_no_longer_kept() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,6 +110,20 @@ def test_without_a_placement_a_drained_broker_gives_its_groups_away() -> None:
     routes.apply(table(on("a")))
     assert names(routes.ordered_slots("steps")) == {"a"}
     assert routes.queue_brokers("steps", 1) == ["a"]
+
+
+def test_groups_waited_for_a_broker_that_had_stopped_and_was_then_removed() -> None:
+    """No nameserver had lost it: it had stopped regularly, undrained."""
+    routes = RouteTable()
+    routes.apply(table(on("a"), on("b")))
+    routes.apply(table(on("a")))
+    assert names(routes.ordered_slots("steps")) == {"a", "b"}
+    assert routes.lost_brokers_of("steps") == ["b"]
+    routes.apply(replace(table(on("a")), removed=("b",)))
+    assert names(routes.ordered_slots("steps")) == {"a"}
+    assert routes.lost_brokers_of("steps") == []
+    routes.apply(table(on("a"), on("b")))
+    assert names(routes.ordered_slots("steps")) == {"a", "b"}, "a new one of that name"
 
 
 def test_groups_of_other_topics_move_when_their_broker_dies() -> None:

@@ -68,7 +68,7 @@ class Leaders:
                 continue
             if group.missing_since is None:
                 group.missing_since = now
-            if now >= group.missing_since + self._patience_s:
+            if now >= group.missing_since + self._patience_s or name in state.removed:
                 del self._groups[name]
             else:
                 routes[name] = group.route
@@ -76,7 +76,8 @@ class Leaders:
                 again = ends if again is None else min(again, ends)
         lost = tuple(one for one in state.lost if one.name not in routes)
         brokers = tuple(routes[name] for name in sorted(routes))
-        return ClusterState(brokers, state.version, lost, state.refusal if not brokers else None), again
+        refusal = state.refusal if not brokers else None
+        return replace(state, brokers=brokers, lost=lost, refusal=refusal), again
 
     def _applied(self, route: BrokerRoute, now: float) -> BrokerRoute:
         broker, group = route.broker, self._groups.get(route.broker.name)

@@ -80,6 +80,9 @@ class RouteTable:
         for one in self.state.lost:
             if one.name not in lost:
                 self._departed.pop(one.name, None)  # the nameservers have forgotten it
+        for name in state.removed:
+            self.lost.pop(name, None)
+            self._departed.pop(name, None)
         self.state = state
         self._brokers = {route.broker.name: route.broker for route in state.brokers}
         kept = self._brokers.keys() | self._departed.keys()

@@ -110,6 +110,7 @@ class Views:
             max((v.state.version for v in views), default=0),
             tuple(lost[name] for name in sorted(lost)),
             min(refusals, key=_names_no_leader, default=None) if not best else None,
+            removed=tuple(sorted({name for view in views for name in view.state.removed} - best.keys())),
         )
 
     def unseen(self) -> int:

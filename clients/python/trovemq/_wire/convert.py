@@ -114,11 +114,13 @@ def _topic_route(topic: common_pb2.TopicRoute) -> TopicRoute:
 def cluster_state(reply: route_pb2.ClusterReply) -> ClusterState:
     routes = tuple(broker_route(route) for route in reply.brokers)
     refusal = error_from_wire(reply.refusal) if reply.HasField("refusal") else None
-    return ClusterState(routes, reply.version, lost_brokers(reply), refusal, _other_brokers(reply))
+    state = ClusterState(routes, reply.version, lost_brokers(reply), refusal)
+    return _with_names(state, reply)
 
 
-def _other_brokers(reply: route_pb2.ClusterReply) -> int | None:
-    return reply.other_brokers if reply.HasField("other_brokers") else None
+def _with_names(state: ClusterState, reply: route_pb2.ClusterReply) -> ClusterState:
+    others = reply.other_brokers if reply.HasField("other_brokers") else None
+    return replace(state, other_brokers=others, removed=tuple(reply.forgotten_brokers))
 
 
 def lost_brokers(reply: route_pb2.ClusterReply | route_pb2.RouteReply) -> tuple[LostBroker, ...]:
@@ -141,8 +143,7 @@ def changed_state(before: ClusterState, reply: route_pb2.ClusterReply) -> Cluste
         for name in changed.removed_topics:
             topics.pop(name, None)
         routes[route.broker.name] = BrokerRoute(route.broker, tuple(topics.values()))
-    state = ClusterState(tuple(routes.values()), reply.version, lost_brokers(reply))
-    return replace(state, other_brokers=_other_brokers(reply))
+    return _with_names(ClusterState(tuple(routes.values()), reply.version, lost_brokers(reply)), reply)
 
 
 def server_info(info: route_pb2.ServerInfo) -> ServerInfo:

@@ -163,13 +163,14 @@ class ClusterState:
     """The routes of every live broker, as one server knew them; `version` rises with each change. `lost`:
     brokers that nameservers lost in the last 24 hours and since their own start. `refusal`: why there are no
     brokers, of a node that does not lead its replica group: NOT_LEADER. `other_brokers`: of a broker, as in
-    ServerInfo; None if it does not say."""
+    ServerInfo; None if it does not say. `removed`: brokers that were removed for good, by name."""
 
     brokers: tuple[BrokerRoute, ...]
     version: int = 0
     lost: tuple[LostBroker, ...] = ()
     refusal: TroveError | None = field(default=None, compare=False)
     other_brokers: int | None = None
+    removed: tuple[str, ...] = ()
 
     def broker(self, name: str) -> BrokerRoute | None:
         """The broker of that name; None if it is not in the routes."""
