@@ -175,6 +175,43 @@ def test_a_broker_that_is_killed_drained_and_removed(capsysbinary: pytest.Captur
         assert first.running
 
 
+def test_a_broker_with_dead_letters_could_only_be_removed_with_a_loss(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """They stay where they are when they are sent again, and were counted for ever."""
+    with ExitStack() as processes:
+        nameserver = processes.enter_context(NameserverProcess())
+        for name in ("b1", "b2"):
+            processes.enter_context(BrokerProcess(name=name, nameservers=[nameserver]))
+        here = ("--server", nameserver.address)
+        words = ("broker", "remove", "b2", "--yes", "--grace", "0s", "--within", "0s")
+
+        async def fail() -> None:
+            async with trovemq.connect(nameserver.address) as client:
+                await until(client, lambda state: named(state) == {"b1", "b2"})
+                await client.admin.create_topic("orders", queue_count=1)
+                await client.admin.groups.create("billing")
+                for _ in range(2):
+                    await client.send("orders", b"x", broker="b2")
+                async with client.subscribe("orders", group="billing") as messages:
+                    for _ in range(2):
+                        await (await anext(messages)).dead_letter("spoilt")
+
+        asyncio.run(fail())
+        letters = {"kind": "dead_letters", "topic": "%DLQ%billing", "group": "billing"}
+        code, _, note = run(capsysbinary, *here, *words)
+        assert (code, note["left"]) == (1, [{**letters, "count": 2}])
+        resend = ("dlq", "resend", "billing", "--broker", "b2", "--yes")
+        assert run(capsysbinary, *here, *resend, "--offset", "0")[0] == 0
+        asyncio.run(consume_all(nameserver.address, 1))
+        code, _, note = run(capsysbinary, *here, *words)
+        assert (code, note["left"]) == (1, [{**letters, "count": 1}])
+        assert run(capsysbinary, *here, *resend, "--all")[0] == 0
+        asyncio.run(consume_all(nameserver.address, 1))
+        code, shown, _ = run(capsysbinary, *here, *words)
+        assert (code, shown) == (0, [{"broker": "b2", "state": "removed", "lost": []}])
+
+
 def test_a_connected_client_named_a_removed_broker_as_missing(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:

@@ -141,7 +141,7 @@ def test_every_kind_is_counted_and_named(removed: Any) -> None:
     assert [one["kind"] for one in ran.note["left"]] == [one.kind for one in ALL_KINDS]
     for words in (
         "b2 still has 4 messages of orders that group billing has not consumed; 2 messages of audit",
-        "; 1 dead letter of group billing; 7 messages that wait for their delivery time",
+        "; 1 dead letter of group billing; 7 delayed messages",
         "; 3 half messages; 2 more",
     ):
         assert words in ran.note["message"]

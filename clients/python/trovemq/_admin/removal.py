@@ -11,17 +11,19 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from typing import Final
 
+from trovemq._admin.groups import RESEND_MAX
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.connection import Connection
 from trovemq._wire.groups import GroupCalls
 from trovemq.models.broker import Remainder
-from trovemq.models.cluster import BrokerInfo, TopicDescription
+from trovemq.models.cluster import BrokerInfo, QueueOffsets, TopicDescription
 from trovemq.models.group import GroupDescription, QueueLag
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 ASKED_AT_ONCE_MAX: Final = 16
+LETTERS_MAX: Final = 10_000  # of a group
 _COUNTERS: Final = {
     "timers_pending": "delayed",
     "half_messages": "half_messages",
@@ -103,18 +105,22 @@ def _unconsumed(groups: Sequence[str], lags: Sequence[Sequence[QueueLag]]) -> It
 async def _unread(
     connection: Connection, broker: str, topics: Sequence[TopicDescription], read: Collection[str]
 ) -> AsyncIterator[Remainder]:
-    """Messages of topics that no group reads, and dead letters."""
+    """Messages of topics that no group reads, and dead letters that were not sent again."""
+    calls = GroupCalls(connection, broker)
     slots = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def count(topic: str) -> int:
         async with slots:
             try:
                 queues = await connection.queue_offsets(topic, (), broker)
+                messages = sum(queue.max_offset - queue.min_offset for queue in queues)
+                if messages and topic.startswith(DEAD_LETTER_PREFIX):
+                    messages -= await _sent_again(calls, topic.removeprefix(DEAD_LETTER_PREFIX), queues)
             except TroveError as error:
                 if error.spec not in _GONE:
                     raise
                 return 0
-            return sum(queue.max_offset - queue.min_offset for queue in queues)
+            return messages
 
     names = [one.topic for one in topics if one.topic not in read and _has_messages_of_users(one)]
     for topic, messages in zip(names, await asyncio.gather(*map(count, names)), strict=True):
@@ -122,6 +128,18 @@ async def _unread(
             yield Remainder("dead_letters", messages, topic, topic.removeprefix(DEAD_LETTER_PREFIX))
         elif messages:
             yield Remainder("unread", messages, topic)
+
+
+async def _sent_again(calls: GroupCalls, group: str, queues: Sequence[QueueOffsets]) -> int:
+    """How many dead letters have been sent again: their copies count where they lie. Of many letters the
+    newest LETTERS_MAX are examined."""
+    found = 0
+    for queue in queues:
+        first = max(queue.min_offset, queue.max_offset - LETTERS_MAX)
+        for begin in range(first, queue.max_offset, RESEND_MAX):
+            offsets = range(begin, min(begin + RESEND_MAX, queue.max_offset))
+            found += sum(one.again and not one.error for one in await calls.resent(group, offsets))
+    return found
 
 
 def _has_messages_of_users(topic: TopicDescription) -> bool:

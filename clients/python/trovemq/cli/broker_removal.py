@@ -275,7 +275,7 @@ _TEXTS: Final[dict[str, Callable[[Remainder], str]]] = {
     ),
     "unread": lambda one: f"{counted(one.count, 'message')} of {one.topic} that no group reads",
     "dead_letters": lambda one: f"{counted(one.count, 'dead letter')} of group {one.group}",
-    "delayed": lambda one: f"{counted(one.count, 'message')} that wait for their delivery time",
+    "delayed": lambda one: f"{counted(one.count, 'delayed message')}",
     "half_messages": lambda one: f"{counted(one.count, 'half message')}",
     "transactions": lambda one: f"{counted(one.count, 'open atomic transaction')}",
     "topic": lambda one: f"topic {one.topic}, which no other broker has",

@@ -69,10 +69,10 @@ class Remainder:
 
     Attributes:
         kind: `unconsumed`: messages of a topic that a group has not consumed; `unread`: messages of a topic
-            that no group reads; `dead_letters` of a group; `delayed`: messages that wait for their delivery
-            time; `half_messages`: those whose transaction is not ended; `transactions`: open atomic ones,
-            whose messages would still be stored; `topic`: no other broker has it;
-            `unknown`: the broker is away.
+            that no group reads; `dead_letters` of a group that were not sent again; `delayed`: messages that
+            wait for their delivery time; `half_messages`: those whose transaction is not ended;
+            `transactions`: open atomic ones, whose messages would still be stored; `topic`: no other broker
+            has it; `unknown`: the broker is away.
         count: How many messages; for `transactions` how many of them, for `topic` and `unknown` topics.
         topic: The topic, if it is of one.
         group: The group, if it is of one.
