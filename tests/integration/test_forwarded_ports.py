@@ -240,6 +240,20 @@ def test_native_look_ups_by_one_port_find_messages_of_the_other_broker(cluster: 
         assert ([one.body for one in found.messages], found.unreachable) == ([b"b1"], ("b2",))
 
 
+def test_a_recall_by_the_port_of_another_broker_was_refused(
+    cluster: Cluster,
+) -> None:
+    """Its look-up by one port gave the handle, and the recall by the same port was refused."""
+    both(cluster.client("b1"))
+    with trovemq.sync.connect(cluster.brokers["b2"].address) as direct:
+        sent = direct.send("later", b"x", keys=["k"], deliver_after=3_600)
+    with trovemq.sync.connect(cluster.ports["b1"].address) as client:
+        (found,), complete = client.admin.groups.find_delayed("later", "k")
+        assert (found.recall_handle, complete) == (sent.recall_handle, True)
+        assert client.recall("later", sent.recall_handle) == sent.message_id
+        assert list(client.admin.groups.find_delayed("later", "k")[0]) == []
+
+
 def test_look_ups_left_out_a_broker_that_joined_after_the_client_connected() -> None:
     """And said nothing of it, neither while it was there nor when it was lost."""
     with ExitStack() as processes:

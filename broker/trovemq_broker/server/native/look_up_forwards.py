@@ -2,8 +2,8 @@
 call names answers it.
 
 The client gets the names of the others from GetServerInfo, asks for each, and merges the answers as if it had
-called them. Of the calls that change nothing the following are forwarded, one hop: one that was forwarded is
-answered here.
+called them. The following calls are forwarded, one hop: one that was forwarded is answered here. Among them
+is the recall of a delayed message, which look-ups find with its handle.
 
 | a call                        | then                                                                       |
 |-------------------------------|----------------------------------------------------------------------------|
@@ -41,6 +41,7 @@ LOOK_UPS: Final = frozenset(
         "/trovemq.v1.SearchService/Search",
         "/trovemq.v1.BiographyService/Biography",
         "/trovemq.v1.GroupService/FindDelayed",
+        "/trovemq.v1.ProducerService/Recall",
     }
 )
 ATTEMPTS_MAX: Final = 2

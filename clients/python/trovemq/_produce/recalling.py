@@ -9,6 +9,8 @@ from trovemq._common.backoff import may_pass
 from trovemq._common.identity import new_client_id
 from trovemq._net.connections import ConnectionPool
 from trovemq._wire.producers import ProducerCalls
+from trovemq.models.cluster import BrokerInfo
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 
 
@@ -19,16 +21,25 @@ async def recall(pool: ConnectionPool, topic: str, handle: str) -> str:
     Raises:
         TroveError: RECALL_HANDLE_ILLEGAL; the error of an unreachable broker has priority over a refusal.
     """
-    named = pool.routes.find(broker_of(handle))
-    brokers = [named] if named is not None else pool.routes.brokers_of(topic)
     client_id = new_client_id()
     failures: list[TroveError] = []
-    for broker in brokers:
+    for broker in await _brokers(pool, topic, broker_of(handle)):
         try:
             return await ProducerCalls(pool.connection(broker), client_id).recall(topic, handle)
         except TroveError as error:
             failures.append(error)
     raise next((error for error in failures if may_pass(error)), failures[0])
+
+
+async def _brokers(pool: ConnectionPool, topic: str, name: str) -> list[BrokerInfo]:
+    """The named one, also where a broker of the routes leads to it; else those that have the topic."""
+    if name:
+        try:
+            return await pool.relays.brokers(name)
+        except TroveError as error:
+            if error.spec is not errors.BROKER_NOT_FOUND:
+                raise
+    return pool.routes.brokers_of(topic)
 
 
 def broker_of(handle: str) -> str:
