@@ -20,7 +20,7 @@ from trovemq_broker.cluster_config.entries import (
 from trovemq_broker.cluster_config.follower import Follower
 from trovemq_broker.cluster_config.messages import Report, TablePart
 from trovemq_broker.cluster_config.owner import FollowerStream, Owner
-from trovemq_broker.cluster_config.reconcile import LocalEntry
+from trovemq_broker.cluster_config.reconcile import Action, ActionKind, LocalEntry
 from trovemq_broker.cluster_config.stored import StoredTable
 from trovemq_broker.cluster_config.table import Head
 from trovemq_proto.errors import TroveError
@@ -152,3 +152,23 @@ def check_slot(node: Node, entry: Entry) -> None:
     assert present.version.version >= entry.version.version, f"{entry} is older: {present}"
     if entry.deleted and not present.deleted:
         assert present.id != entry.id, f"{entry.key} came back"
+
+
+def apply_actions(node: Node, actions: list[Action]) -> None:
+    """To the broker's own tables."""
+    local, withheld = node.disk.local, node.disk.withheld
+    for action in actions:
+        if action.kind is ActionKind.WITHHOLD:
+            withheld.add(action.key)
+            continue
+        if action.kind is ActionKind.DELETE:
+            gone = local.pop(action.key)
+            assert gone.id == action.id
+            assert node.stored.table.get(*action.key) is not None, "deleted because it is absent"
+            withheld.discard(action.key)
+            continue
+        entry = action.entry
+        assert entry is not None
+        assert (action.key in local) == (action.kind is not ActionKind.CREATE)
+        queues = entry.queues_on(node.name)
+        local[action.key] = LocalEntry(entry.key, entry.id, entry.settings, queues, entry.secrets)

@@ -17,6 +17,7 @@ from tests.unit.cluster_config.config_node import (
     Disk,
     Node,
     Stream,
+    apply_actions,
     check_forgotten,
     check_refusal,
     check_slot,
@@ -38,7 +39,7 @@ from trovemq_broker.cluster_config.entries import (
 )
 from trovemq_broker.cluster_config.follower import FollowerWork, Serving
 from trovemq_broker.cluster_config.owner import Owner, OwnerWork, begin_founding
-from trovemq_broker.cluster_config.reconcile import Action, ActionKind, LocalEntry, plan, plan_of
+from trovemq_broker.cluster_config.reconcile import plan, plan_of
 from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_proto import errors
 from trovemq_proto.errors import ErrorSpec, TroveError
@@ -176,10 +177,10 @@ class World:
         self._check_dropped(node, before, stored.dropped)
         stream.reports.append(stored.report)
         if stored.is_whole:
-            self.apply(node, plan(node.stored.table, node.name, node.disk.local.values()).actions)
+            apply_actions(node, plan(node.stored.table, node.name, node.disk.local.values()).actions)
         else:
             local = node.disk.local
-            self.apply(node, plan_of(node.stored.table, node.name, stored.entries, local).actions)
+            apply_actions(node, plan_of(node.stored.table, node.name, stored.entries, local).actions)
         self.observe(node)
 
     def _run(self, node: Node, work: StoredWork | OwnerWork | FollowerWork) -> None:
@@ -372,7 +373,7 @@ class World:
             later = node.follower.serving(ClockMs(self.now_ms + 10_000))
             assert later.serves == node.stored.table.exists
         if node.follower is not None and node.stored.table.exists and not node.stored.is_superseded:
-            self.apply(node, plan(node.stored.table, node.name, node.disk.local.values()).actions)
+            apply_actions(node, plan(node.stored.table, node.name, node.disk.local.values()).actions)
         self.observe(node)
         self.settle()
 
@@ -497,25 +498,6 @@ class World:
             node.old = False
         self.check_acknowledged(target)
 
-    # --- the broker's own tables ------------------------------------------------------------------------
-    def apply(self, node: Node, actions: list[Action]) -> None:
-        local, withheld = node.disk.local, node.disk.withheld
-        for action in actions:
-            if action.kind is ActionKind.WITHHOLD:
-                withheld.add(action.key)
-                continue
-            if action.kind is ActionKind.DELETE:
-                gone = local.pop(action.key)
-                assert gone.id == action.id
-                assert node.stored.table.get(*action.key) is not None, "deleted because it is absent"
-                withheld.discard(action.key)
-                continue
-            entry = action.entry
-            assert entry is not None
-            assert (action.key in local) == (action.kind is not ActionKind.CREATE)
-            queues = entry.queues_on(node.name)
-            local[action.key] = LocalEntry(entry.key, entry.id, entry.settings, queues, entry.secrets)
-
     # --- the account ------------------------------------------------------------------------------------
     def settle(self) -> None:
         """Callers whose change is acknowledged get their answers; owners apply such changes."""
@@ -546,10 +528,10 @@ class World:
             held = any(other.head.contains(entry.version) for other in others)
             assert held or not owner.live or self.old_copies, f"{entry} is not acknowledged"
         table, local = node.stored.table, node.disk.local
-        self.apply(node, plan_of(table, node.name, entries, local).actions)
+        apply_actions(node, plan_of(table, node.name, entries, local).actions)
         if owner.acknowledged == node.head.version and node.compared is not owner:
             node.compared = owner
-            self.apply(node, plan(table, node.name, local.values()).actions)
+            apply_actions(node, plan(table, node.name, local.values()).actions)
 
     def _answered(self, owner: Owner, held_by: tuple[str, ...], entry: Entry) -> None:
         holders = set()
