@@ -23,6 +23,7 @@ class WholeWalk(World):
         """Everything is started and connected: then all brokers have the same table, and local tables
         that are equal to it."""
         self.cuts.clear()
+        self.unseen.clear()
         self.lossy = False
         while self.late:
             self.end_late()

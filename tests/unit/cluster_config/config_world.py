@@ -60,6 +60,8 @@ class World:
         self.numbers = count(1)
         self.nodes = {name: Node(name, self.new_disk()) for name in NAMES}
         self.cuts: set[frozenset[str]] = set()
+        self.unseen: set[str] = set()
+        """Brokers that reach no nameserver: no other one finds them, nor they others. Their streams stay."""
         self.streams: dict[str, Stream] = {}
         self.late: list[tuple[Owner, Stream]] = []
         """Streams whose end their owner has not seen yet."""
@@ -105,6 +107,8 @@ class World:
             (self.pass_time, 6),
             (self.cut, 3),
             (self.heal, 4),
+            (self.lose_nameserver, 3),
+            (self.find_nameserver, 4),
             (self.crash, 3),
             (self.break_stream, 2),
             (self.end_late, 5),
@@ -129,6 +133,10 @@ class World:
 
     def reach(self, one: str, other: str) -> bool:
         return self.nodes[one].up and self.nodes[other].up and frozenset((one, other)) not in self.cuts
+
+    def sees(self, one: str, other: str) -> bool:
+        """Whether one has the other's address and its place in the configuration from a nameserver."""
+        return self.reach(one, other) and not self.unseen & {one, other}
 
     def deliver(self) -> None:
         if not self.streams:
@@ -278,15 +286,15 @@ class World:
             self.make(target, [link.membership])
 
     def known_owner(self, node: Node) -> Node | None:
-        """The owner of the highest generation in the broker's table and those of the brokers it reaches."""
-        heads = [other.head for other in self.up() if other is node or self.reach(node.name, other.name)]
+        """The owner of the highest generation in the broker's table and those of the brokers it sees."""
+        heads = [other.head for other in self.up() if other is node or self.sees(node.name, other.name)]
         best = max(heads, key=lambda head: head.position)
         return self.nodes.get(best.owner)
 
     def learn(self, node: Node) -> None:
-        """A broker that reaches one of a higher generation obeys nothing older: also a former owner."""
+        """A broker that sees one of a higher generation obeys nothing older: also a former owner."""
         for other in self.up():
-            is_later = self.reach(node.name, other.name) and other.head.generation > node.stored.promised
+            is_later = self.sees(node.name, other.name) and other.head.generation > node.stored.promised
             if is_later and node.stored.table.exists:
                 self.promise(node, other.head.generation)
 
@@ -346,6 +354,13 @@ class World:
     def heal(self) -> None:
         if self.cuts:
             self.cuts.remove(self.source.choice(sorted(self.cuts, key=sorted)))
+
+    def lose_nameserver(self) -> None:
+        self.unseen.add(self.source.choice(NAMES))
+
+    def find_nameserver(self) -> None:
+        if self.unseen:
+            self.unseen.remove(self.source.choice(sorted(self.unseen)))
 
     def crash(self) -> None:
         if self.up():
@@ -450,8 +465,8 @@ class World:
             self.take_over_by(self.source.choice(up))
 
     def take_over_by(self, target: Node) -> bool:
-        """An operator's command at a broker, with all that it reaches; it may end between two steps."""
-        nodes = [node for node in self.up() if node is target or self.reach(node.name, target.name)]
+        """An operator's command at a broker, with all that it sees; it may end between two steps."""
+        nodes = [node for node in self.up() if node is target or self.sees(node.name, target.name)]
         copies = [take_over.status_of(node.stored, node.name) for node in nodes]
         if not any(copy.head.cluster for copy in copies):
             return False
