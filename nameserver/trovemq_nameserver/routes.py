@@ -45,7 +45,9 @@ class BrokerRoute:
     data_version: int
 
     def only(self, names: Sequence[str]) -> BrokerRoute:
-        return replace(self, topics={name: self.topics[name] for name in names if name in self.topics})
+        topics = self.topics
+        some = {name: topics[name] for name in names if name in topics}
+        return BrokerRoute(self.broker, some, self.data_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,8 +381,8 @@ class RouteTable:
         wanted = list(dict.fromkeys(topics))
         found = []
         for route in self.routes():
-            if any(name in route.topics for name in wanted):
-                found.append(route.only(wanted))
+            if (some := route.only(wanted)).topics:
+                found.append(some)
             yield
         return found
 
