@@ -3,6 +3,9 @@ machine.
 
 A promise, cut, join or in-sync set is stored through FollowerStore, which may take long: meanwhile no frame
 is read, so that the transport holds the leader back, and no other stream is opened.
+
+With our own transport, data of the log is appended in the callback that receives it, and a report is written
+in the callback that makes it: no task is woken between a frame, its sync and its report.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from trovemq_broker.cluster.config_calls import Endpoint, reported
@@ -50,6 +54,7 @@ from trovemq_broker.replication.frames import (
     Progress,
 )
 from trovemq_broker.server.wire import replica_frames as wire
+from trovemq_broker.server.wire.replica_data import is_data
 from trovemq_daemon.logging import get_logger
 from trovemq_proto import errors
 from trovemq_proto.channels import ChannelSettings, open_channel
@@ -102,6 +107,7 @@ class FollowerStream:
         heard: Called with each heartbeat, once it was applied; with None when a stream begins.
         sealing_key_id: As of Hello.
         lost: Is called when a stream to that leader has ended, or could not be opened.
+        is_sync: Appended data is synced at once.
     """
 
     def __init__(
@@ -124,7 +130,9 @@ class FollowerStream:
         sealing_key_id: str = "",
         lost: Callable[[Node], None] | None = None,
         settings: StreamSettings | None = None,
+        is_sync: bool = False,
     ) -> None:
+        self._is_sync = is_sync
         self._names = (cluster, group, me)
         self._sealing_key_id = sealing_key_id
         self._log = log
@@ -147,7 +155,9 @@ class FollowerStream:
         self.follower: Follower | None = None
         """Of the open stream, or of the last one."""
         self._committed: Offset = state.commit
+        self._write_now: Callable[[bytes], bool] = lambda _report: False
         self._progress: Progress | None = None
+        """The newest report, until the task that waits for space has written it."""
         self._progress_wanted = asyncio.Event()
         self.reported_ms: NowMs = 0
         """The last report to a leader."""
@@ -246,9 +256,17 @@ class FollowerStream:
     async def _talk(self, call: Any, sign: Sign) -> TroveError:
         cluster, group, me = self._names
         follower = Follower(
-            cluster, group, me, self._log, self._state, self._segment_size, self._sealing_key_id
+            cluster,
+            group,
+            me,
+            self._log,
+            self._state,
+            self._segment_size,
+            self._sealing_key_id,
+            is_sync=self._is_sync,
         )
         self.follower, self._progress = follower, None
+        self._write_now = partial(_write_now, call, sign)
         self._progress_wanted.clear()
         self._heard(None)
         hello = follower.hello(self._clock_ms(), learner=self._learner)
@@ -261,21 +279,24 @@ class FollowerStream:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _send(self, call: Any, sign: Sign, hello: bytes) -> None:
-        """Sends the hello, then the newest progress whenever there is one. The reader notices a broken
-        stream."""
+        """Sends the hello, then the newest progress whenever one could not be written at once. The reader
+        notices a broken stream."""
         await call.write(sign(hello))
         while True:
             await self._progress_wanted.wait()
             self._progress_wanted.clear()
-            progress, self._progress = self._progress, None
-            if progress is not None:
+            while (progress := self._progress) is not None:
                 self.reported_ms = self._clock_ms()
                 await call.write(sign(wire.follower_bytes(progress)))
                 self.reported_ms = self._clock_ms()
+                if self._progress is progress:
+                    self._progress = None
 
     async def _receive(self, call: Any, follower: Follower) -> TroveError:
         tick_s = self._settings.tick_ms / 1_000
         reading: asyncio.Task[Any] | None = None
+        if hasattr(call, "set_receiver"):
+            call.set_receiver(partial(self._take_now, follower))
         try:
             while not self._retargeted:
                 frame: LeaderFrame | None = None
@@ -300,6 +321,20 @@ class FollowerStream:
             if reading is not None:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    def _take_now(self, follower: Follower, message: bytes) -> bool:
+        """Appends data of the log, whose actions wait for nothing. False: it is another frame, for the
+        reader. TroveError, StorageError: the stream ends."""
+        if self._retargeted or not is_data(message):
+            return False
+        actions = follower.frame(wire.leader_frame_of(message), self._clock_ms())
+        self._store.appended()
+        for action in actions:
+            if isinstance(action, End):
+                raise action.error
+        self._note_progress(actions)
+        self._show_committed()
+        return True
 
     async def _reason(self, call: Any) -> TroveError:
         error = error_in(await call.trailing_metadata())
@@ -333,14 +368,32 @@ class FollowerStream:
             if stored and call.done():
                 follower.ended()
             actions = follower.done() if stored else []
+        self._show_committed()
+        return None
+
+    def _show_committed(self) -> None:
         if self._state.commit > self._committed:
             self._committed = self._state.commit
             self._store.committed(self._committed)
-        return None
 
     def _note_progress(self, actions: list[FollowerAction]) -> None:
         for action in actions:
             if isinstance(action, SendProgress):
                 self.problem = ""
-                self._progress = action.progress
-                self._progress_wanted.set()
+                self._report(action.progress)
+
+    def _report(self, progress: Progress) -> None:
+        """At once, unless one waits for space: reports keep their order."""
+        if self._progress is None and self._write_now(wire.follower_bytes(progress)):
+            self.reported_ms = self._clock_ms()
+        else:
+            self._progress = progress
+            self._progress_wanted.set()
+
+
+def _write_now(call: Any, sign: Sign, report: bytes) -> bool:
+    """False: it would have to wait."""
+    if not getattr(call, "writable", False):
+        return False
+    call.write_now(sign(report))
+    return True

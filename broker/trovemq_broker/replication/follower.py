@@ -5,6 +5,8 @@
     data(frame)        -> appended; heartbeat(frame) -> StoreSet
     flushed(), done()  -> Progress, where it differs from the last one
 
+Where the group syncs, the report of data comes with its sync: one report a frame instead of two.
+
 While an action is under way the caller gives no frame, and opens no other stream: hello() comes after done().
 
 Invariants
@@ -47,6 +49,9 @@ from trovemq_store.replica.epochs import Epoch as StartedEpoch
 from trovemq_store.replica.epochs import Epochs
 from trovemq_store.replica.whole_end import whole_until
 
+UNREPORTED_BYTES_MAX: Final = 1 << 20
+"""Of data that is not on disk yet, before it is reported without its sync: a sixteenth of the leader's
+window, which a long sync would close."""
 SILENCE_MS: Final = 3_000
 """Time without a frame after which the stream is ended, and opened again."""
 
@@ -113,7 +118,8 @@ FollowerAction: TypeAlias = Promise | Cut | Join | StoreSet | SendProgress | End
 
 
 class Follower:
-    """`state` is the caller's: it changes promised, epochs and in_sync there when they are on disk."""
+    """`state` is the caller's: it changes promised, epochs and in_sync there when they are on disk.
+    `is_sync`: appended data is synced at once."""
 
     def __init__(
         self,
@@ -124,6 +130,8 @@ class Follower:
         state: ReplicaState,
         segment_size: int,
         sealing_key_id: str = "",
+        *,
+        is_sync: bool = False,
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -132,6 +140,7 @@ class Follower:
         self.state: Final = state
         self._segment_size = segment_size
         self._sealing_key_id = sealing_key_id
+        self._is_sync = is_sync
         self.epoch: Epoch = 0
         """Of the leader that is followed; 0 before its Welcome is applied."""
         self._welcome: Welcome | None = None
@@ -282,6 +291,9 @@ class Follower:
         else:
             # the rest of the last atomic run may come with the next frame
             self._committed(log.end if frame.blank else whole_until(frame.data, frame.offset))
+        reported = LOG_ORIGIN if self._reported is None else self._reported.end
+        if self._is_sync and log.end - reported < UNREPORTED_BYTES_MAX:
+            return []
         return self._report()
 
     def _take_heartbeat(self, frame: Heartbeat) -> list[FollowerAction]:

@@ -274,6 +274,7 @@ class NodeHere:
             sealing_key_id=KEY_ID,
             lost=self.lost.append,
             settings=self.group.settings,
+            is_sync=True,
         )
         self._tasks = [asyncio.create_task(self._run_following(self.following))]
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.replication.model_log import SEGMENT_SIZE, ModelLog
 from trovemq_broker.replication.follower import (
+    UNREPORTED_BYTES_MAX,
     Cut,
     End,
     Follower,
@@ -49,14 +50,16 @@ OLD, NEW = Epochs.of([(1, 0)]), Epochs.of([(1, 0), (9, 80)])
 class Node:
     """A follower `b` with 100 bytes of epoch 1, of which 60 are committed."""
 
-    def __init__(self, *, commit: int = 60, epochs: Epochs = OLD, end: int = 100) -> None:
+    def __init__(
+        self, *, commit: int = 60, epochs: Epochs = OLD, end: int = 100, is_sync: bool = False
+    ) -> None:
         self.log = ModelLog()
         for _ in range(end // 20):
             self.log.append(bytes(20))
         self.log.flushed = self.log.end
         self.log.begin_epoch = self.begin_epoch
         self.state = ReplicaState(1, epochs, PhysicalOffset(commit), None)
-        self.side = Follower("cluster", "group", B, self.log, self.state, SEGMENT_SIZE)
+        self.side = Follower("cluster", "group", B, self.log, self.state, SEGMENT_SIZE, is_sync=is_sync)
         self.side.hello(0)
 
     def begin_epoch(self, epoch: Epoch) -> None:
@@ -305,6 +308,23 @@ def test_a_report_without_a_change_is_sent_only_as_an_answer() -> None:
     node.side.hello(0)
     actions = node.take(welcome(80))
     assert last_report(actions).echo_ms == 0, "another leader's clock is another one"
+
+
+def test_where_the_group_syncs_a_frame_has_one_report_that_of_its_sync() -> None:
+    node = Node(is_sync=True)
+    node.take(welcome())
+    assert node.take(data(80)) == []
+    node.log.flushed = node.log.end
+    assert last_report(node.side.flushed()) == Progress(9, PhysicalOffset(90), PhysicalOffset(90), 0)
+
+
+def test_a_sync_that_takes_long_does_not_close_the_leaders_window() -> None:
+    node = Node(is_sync=True)
+    node.take(welcome())
+    frame = UNREPORTED_BYTES_MAX // 2
+    assert node.take(data(80, frame)) == []
+    report = last_report(node.take(data(80 + frame, frame)))
+    assert (report.end, report.flushed) == (80 + 2 * frame, 80)
 
 
 def test_the_stream_of_a_silent_leader_ends() -> None:

@@ -282,6 +282,7 @@ class FollowerRole:
             heard=self._heard,
             sealing_key_id=self._sealing_key_id,
             lost=None if self._election is None else self._election.lost,
+            is_sync=node.store.settings.flush_mode == "sync",
         )
         self._following = asyncio.create_task(self._stream.run(), name="replica-follow")
         self._following.add_done_callback(self._following_ended)

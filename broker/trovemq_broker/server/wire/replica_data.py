@@ -35,10 +35,15 @@ def data_bytes(frame: Data) -> bytes:
     return b"".join((b"%c%b" % (_FRAME_TAG, write_varint(len(head) + size)), head, frame.data))
 
 
+def is_data(message: bytes) -> bool:
+    """Whether it is nothing else, as far as its first byte shows."""
+    return bool(message) and message[0] == _FRAME_TAG
+
+
 def split_data(message: bytes) -> tuple[pb.ReplicaData, memoryview] | None:
     """The frame's numbers, and the log's bytes as a view of the message. None: it has another form."""
     try:
-        if not message or message[0] != _FRAME_TAG:
+        if not is_data(message):
             return None
         size, begin = read_varint(message, 1)
         at = begin
