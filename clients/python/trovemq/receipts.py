@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from trovemq._common.numpy_extra import bools, int64s
+from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.ids import encode_offset_msg_id
@@ -111,7 +112,12 @@ class AppendOutcome(NamedTuple):
 
 
 COPIES_LATE: Final = "FLUSH_SLAVE_TIMEOUT"
-STORED_STATUSES: Final = frozenset({"PUT_OK", "FLUSH_DISK_TIMEOUT", COPIES_LATE})
+LATE_STATUSES: Final = {
+    "FLUSH_DISK_TIMEOUT": errors.FLUSH_DISK_TIMEOUT,
+    COPIES_LATE: errors.REPLICA_TIMEOUT,
+}
+"""Statuses of records that have not all that the broker's settings ask for, as errors."""
+STORED_STATUSES: Final = frozenset({"PUT_OK", *LATE_STATUSES})
 """The statuses of records that are in the log, whether or not the sync ended, and the copies had them, in
 time."""
 

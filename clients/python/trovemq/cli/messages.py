@@ -23,6 +23,7 @@ from trovemq.cli.arguments import (
 )
 from trovemq.cli.session import Session, verb
 from trovemq.cli.times import Moment, parse_duration_ms, parse_moment_ahead
+from trovemq.receipts import LATE_STATUSES
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.message_objects import message_fields
@@ -36,11 +37,6 @@ MESSAGE_BYTES_GUESS: Final = 4 << 10
 PAGE_BYTES_MIN: Final = 64 << 10
 PAGE_BYTES_MAX: Final = 4 << 20
 BODY_READ_BYTES_MAX: Final = 256 << 20
-_LATE: Final = {
-    "FLUSH_DISK_TIMEOUT": errors.FLUSH_DISK_TIMEOUT,
-    "FLUSH_SLAVE_TIMEOUT": errors.REPLICA_TIMEOUT,
-}
-"""Statuses of a receipt that does not promise all that the broker's settings ask for."""
 
 BodyArgument = Annotated[
     str | None,
@@ -147,7 +143,7 @@ async def send(
                 **extras,
             )
         )
-    if late := _LATE.get(receipt.status):
+    if late := LATE_STATUSES.get(receipt.status):
         raise TroveError(late, message_id=receipt.message_id, offset_msg_id=receipt.offset_msg_id)
     answer: dict[str, object] = {
         "topic": receipt.topic,
