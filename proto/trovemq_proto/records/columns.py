@@ -17,7 +17,7 @@ from zlib_ng.zlib_ng import crc32
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.records.cached import cached_property
-from trovemq_proto.records.fields import ROWS_MAX, RecordFields, has_few_records, read_fields
+from trovemq_proto.records.fields import ROWS_MAX, RecordFields, has_few_records, read_fields, store_timestamp
 from trovemq_proto.records.geometry import (
     Geometry,
     measure,
@@ -98,7 +98,7 @@ class RecordColumns:
         Raises TroveError BATCH_ILLEGAL when they do not, or when one is not well formed.
         """
         view = data if isinstance(data, memoryview) else memoryview(data)
-        rows = _few_rows(view)
+        rows = few_rows(view)
         if rows is not None:
             return cls.of_rows(view, rows, topic)
         positions, sizes = _split_positions(view)
@@ -297,6 +297,9 @@ class RecordColumns:
 
     @cached_property
     def store_timestamps(self) -> Int64s:
+        if self.has_rows:
+            times = [store_timestamp(self.data, row.position, row.sys_flag) for row in self.rows]
+            return np.array(times, np.int64)
         return self._int64s(STORE_TIMESTAMP_AT + self.geometry.born_shifts)
 
     @cached_property
@@ -469,7 +472,7 @@ def _within(positions: Int64s, sizes: Int64s, length: int) -> bool:
     )
 
 
-def _few_rows(data: memoryview) -> list[RecordFields] | None:
+def few_rows(data: memoryview) -> list[RecordFields] | None:
     """The records that fill `data` exactly; None if they do not, or if they are more than ROWS_MAX."""
     if not has_few_records(data):
         return None

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.check import RecordState, check_record, is_plausible_topic
+from trovemq_proto.records.columns import few_rows
 from trovemq_proto.records.geometry import strided
-from trovemq_proto.records.layout import RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V2
+from trovemq_proto.records.layout import PHYSICAL_OFFSET_AT, RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V2
 from trovemq_proto.records.record_crcs import damaged_records
 
 _TOTAL_SIZE: Final = Struct(">i")
+_LONG: Final = Struct(">q")
 _DOUBTFUL: Final = np.array([byte == ord(".") or not is_plausible_topic(chr(byte)) for byte in range(256)])
 """Bytes that no topic's name may have, and the dot, of which alone a name may not consist."""
 _PLAIN: Final = bytes(np.flatnonzero(~_DOUBTFUL).tolist())
@@ -47,6 +49,22 @@ def scan_run(
     assert state is not RecordState.RECORD or len(batch), "the first record is never left out for its size"
     assert end <= limit or not len(batch), "no record passes the limit"
     return batch, end, state
+
+
+def few_records_of_log(data: memoryview, physical_offset: int) -> RecordBatch | None:
+    """The records that fill `data`, which lies there in the log, as rows: few ones that check_record calls
+    good, their CRCs aside. None: scan_run reads them."""
+    rows = few_rows(data)
+    known: bytes | None = None
+    for row in rows or ():
+        topic = bytes(data[row.topic_position : row.topic_position + row.topic_size])
+        if topic != known and not is_plausible_topic(topic.decode("utf-8", "replace")):
+            return None
+        known = topic
+        (stated,) = _LONG.unpack_from(data, row.position + PHYSICAL_OFFSET_AT)
+        if stated != physical_offset + row.position:
+            return None
+    return None if rows is None else RecordBatch.of_rows(data, rows, None)
 
 
 def _walk(data: memoryview, position: int, limit: int, bytes_max: int) -> RecordBatch:

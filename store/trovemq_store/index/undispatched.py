@@ -19,7 +19,7 @@ import numpy as np
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.run_mark import marked_records, read_mark
+from trovemq_proto.records.run_mark import read_mark
 from trovemq_store.log.projection import DispatchBatch
 
 
@@ -54,11 +54,7 @@ def count_whole(run: DispatchBatch) -> int:
     """The number of records before an atomic transaction that continues after the last record."""
     records = run.records
     last = len(records) - 1
-    if last < 0 or not marked_records(
-        RecordBatch(records.data, records.positions[last:], records.sizes[last:])
-    ):
-        return last + 1
-    mark = read_mark(records, last, run.offset_of(last))
+    mark = None if last < 0 else read_mark(records, last, run.offset_of(last))
     if mark is None or mark.number == mark.record_count - 1:
         return last + 1
     return int(np.searchsorted(run.physical_offset + records.positions, mark.begin))

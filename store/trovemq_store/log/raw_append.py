@@ -11,7 +11,7 @@ A run of such bytes is whole records of one segment. It may end with the blank r
 Invariants
 - Everything is checked before anything is written: a refused run has changed nothing, neither a byte nor a
   segment nor the end of the log.
-- Of a record its lengths, magic, topic and PHYSICALOFFSET are compared, by columns. Its CRC is not: the run's
+- Of a record its lengths, magic, topic and PHYSICALOFFSET are compared. Its CRC is not: the run's
   sender vouches for the bytes in transit, and a scrub reads the CRCs.
 """
 
@@ -23,7 +23,7 @@ from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.alike import as_alike
 from trovemq_proto.records.batch import RecordBatch
 from trovemq_proto.records.layout import BLANK_SIZE, MAGIC_BLANK_BYTES
-from trovemq_proto.records.scan import scan_run
+from trovemq_proto.records.scan import few_records_of_log, scan_run
 from trovemq_store.log.commit_log import CommitLog
 
 
@@ -53,14 +53,16 @@ def _checked(data: memoryview, physical_offset: PhysicalOffset, unused: int, fil
     if not len(data) or unused < 0 or len(data) + unused > space:
         text = f"{len(data)} bytes and {unused} unused ones are no run of the {space} bytes of the segment"
         raise _illegal(text, physical_offset)
-    records, end, _ = scan_run(
-        data,
-        0,
-        len(data),
-        physical_offset_of_data=physical_offset,
-        check_crc=False,
-        bytes_max=len(data),
-    )
+    records, end = few_records_of_log(data, physical_offset), len(data)
+    if records is None:
+        records, end, _ = scan_run(
+            data,
+            0,
+            len(data),
+            physical_offset_of_data=physical_offset,
+            check_crc=False,
+            bytes_max=len(data),
+        )
     rest, left = bytes(data[end:]), space - end
     if rest:
         if rest != left.to_bytes(4) + MAGIC_BLANK_BYTES or unused != left - BLANK_SIZE:

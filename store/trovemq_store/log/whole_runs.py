@@ -165,7 +165,7 @@ def outside_run(log: CommitLog, physical_offset: PhysicalOffset) -> PhysicalOffs
     record, _, _ = scan_run(
         view, position, len(view), physical_offset_of_data=segment.start, check_crc=False, bytes_max=1
     )
-    mark = read_mark(record, 0, physical_offset) if marked_records(record) else None
+    mark = read_mark(record, 0, physical_offset) if len(record) else None
     return physical_offset if mark is None else mark.begin
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from trovemq_proto.positions import PhysicalOffset
 from trovemq_proto.records.batch import RecordBatch
-from trovemq_proto.records.run_mark import marked_records, read_mark
+from trovemq_proto.records.run_mark import read_mark
 from trovemq_proto.records.scan import scan_run
 from trovemq_store.log.commit_log import CommitLog
 from trovemq_store.log.reader import LogReader
@@ -42,7 +42,7 @@ def whole_until(data: bytes | memoryview, physical_offset: PhysicalOffset) -> Ph
     if end == len(view) and len(records):
         last = RecordBatch(records.data, records.positions[-1:], records.sizes[-1:], records.topic)
         at = PhysicalOffset(physical_offset + int(last.positions[0]))
-        mark = read_mark(last, 0, at) if marked_records(last) else None
+        mark = read_mark(last, 0, at)
         if mark is not None and mark.number + 1 < mark.record_count:
             return mark.begin
     return PhysicalOffset(physical_offset + len(view))

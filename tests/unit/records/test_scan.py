@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from trovemq_proto.positions import LOG_ORIGIN, EpochMs, QueueOffset
 from trovemq_proto.records import RecordBatch, RecordState, check_record, encode_record, patch_batch, scan_run
+from trovemq_proto.records.fields import ROWS_MAX
+from trovemq_proto.records.scan import few_records_of_log
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x91])
 BLANK = bytes.fromhex("00000040 cbd43194") + bytes(56)
@@ -56,3 +58,23 @@ def test_rows_of_records_of_one_size(
         view, 0, limit, physical_offset_of_data=0, check_crc=True, bytes_max=bytes_max
     )
     assert (batch.positions.tolist(), end, stop) == one_by_one(view, limit, bytes_max)
+
+
+@given(st.lists(same_sizes, min_size=1, max_size=4), st.none() | st.integers(0, 10_000), st.integers(0, 1))
+def test_few_records_of_a_log_are_those_of_the_scan(
+    rows: list[tuple[int, int]], flipped: int | None, moved: int
+) -> None:
+    data = stored(rows)
+    if flipped is not None:
+        data[flipped % len(data)] ^= 1
+    view = memoryview(bytes(data))
+    scanned, end, _ = scan_run(
+        view, 0, len(view), physical_offset_of_data=moved, check_crc=False, bytes_max=len(view)
+    )
+    few = few_records_of_log(view, moved)
+    is_whole = end == len(view)
+    assert (few is not None) == (is_whole and len(scanned) <= ROWS_MAX)
+    if few is not None:
+        assert few.positions.tolist() == scanned.positions.tolist()
+        assert few.sizes.tolist() == scanned.sizes.tolist()
+        assert few.store_timestamps.tolist() == scanned.store_timestamps.tolist()
