@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.replica_streams.nodes_here import GroupHere, NodeHere, run
-from trovemq_broker.replica_streams import follower_stream
 from trovemq_broker.replication.frames import FRAME_BYTES_MAX, InSyncSet, Offset
 from trovemq_broker.replication.kept_log import KeptLimits
 from trovemq_proto import errors
@@ -66,20 +64,29 @@ def test_three_nodes_follow_beside_load(seed: int) -> None:
     run(program, seed)
 
 
-def test_a_report_overtakes_none_that_waits_for_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_write = itertools.cycle((True, False, False, True))
-    real = follower_stream._write_now
-    monkeypatch.setattr(follower_stream, "_write_now", lambda *args: next(may_write) and real(*args))
-
+def test_a_report_overtakes_none_that_waits_for_space() -> None:
     async def program(_loop: MemoryLoop) -> None:
         group = GroupHere("a", "b")
-        leader = await group.start("a")
-        for number in range(60):
-            leader.send(2, 150)
-            await asyncio.sleep(0.002 * (number % 3))
+        await group.start("a")
         await group.until_equal()
-        check_copy(leader, group["b"])
-        assert not group["b"].lost, "the leader refuses a report that goes back"
+        stream, at_once = group["b"].following, list[bytes]()
+
+        def write_at_once(data: bytes) -> bool:
+            at_once.append(data)
+            return True
+
+        assert stream is not None
+        assert stream.follower is not None
+        report = stream.follower._reported
+        assert report is not None
+        stream._write_now = lambda _data: False
+        stream._report(report)
+        stream._write_now = write_at_once
+        stream._report(report)
+        assert not at_once, "the first one waits still"
+        await group.until(lambda: stream._progress is None)
+        stream._report(report)
+        assert len(at_once) == 1
         await group.stop()
 
     run(program)
