@@ -12,10 +12,13 @@ import grpc
 import pytest
 
 import trovemq
-from tests.integration.test_shared_changes import Brokers, until_shared, with_users
+from tests.integration.test_shared_changes import Brokers, brokers_of, until_shared, with_users
+from tests.support.remoting_client import remoting_client
 from tests.support.rocketmq_client import SERVICE, message
+from tests.unit.remoting.test_signatures import signature
 from trovemq import TroveError
 from trovemq.testing import NameserverProcess
+from trovemq_proto.remoting.codes import RequestCode, ResponseCode
 from trovemq_proto.rocketmq.v2 import definition_pb2 as v2
 from trovemq_proto.rocketmq.v2 import service_pb2 as service
 from trovemq_proto.v1 import forwarding_pb2
@@ -83,19 +86,46 @@ async def forged(address: str, metadata: Any) -> str:
         return str(caught.value.details())
 
 
-async def test_the_second_broker_checks_the_user_and_no_stranger_forwards(tmp_path: Path) -> None:
-    credentials, conf = tmp_path / "brokers.credentials", tmp_path / "broker.conf"
+def settings_with_users(directory: Path) -> dict[str, Any]:
+    """Of brokers with the user `brokers`, who may do all, and by whom they forward."""
+    credentials, conf = directory / "brokers.credentials", directory / "broker.conf"
     credentials.write_text("access_key=brokers\nsecret_key=secret-of-brokers\n")
     user = json.dumps({"username": "brokers", "password": "secret-of-brokers"})
     conf.write_text(f"initAuthenticationUser={user}\n")
     for path in (credentials, conf):
         path.chmod(0o600)
-    settings: dict[str, Any] = {
+    return {
         "authenticationEnabled": True,
         "authorizationEnabled": True,
         "config_credentials_file": credentials,
         "arguments": ["--config", str(conf)],
     }
+
+
+async def created(address: str, user: str) -> tuple[int, str]:
+    """Code and remark of a creation by mqadmin, which asks each broker of a cluster in turn."""
+    fields = {"username": user, "AccessKey": "brokers"}
+    body = json.dumps({"username": user, "password": SECRET.format(user), "userType": "Normal"}).encode()
+    signed = {**fields, "Signature": signature(fields, body, SECRET.format("brokers"))}
+    async with remoting_client(address) as tool:
+        answer = await tool.ask(RequestCode.AUTH_CREATE_USER, signed, body)
+        return answer.code, answer.header.remark
+
+
+async def test_a_tool_that_created_a_user_at_the_second_broker_failed(tmp_path: Path) -> None:
+    """The first one had made it for the cluster."""
+    with brokers_of(tmp_path, "ab", remoting_enable=True, **settings_with_users(tmp_path)) as brokers:
+        addresses = [one.address for one in brokers.running.values()]
+        keys = trovemq.ClientOptions(access_key="brokers", secret_key=SECRET.format("brokers"))
+        async with await trovemq.connect(brokers.nameserver.address, options=keys) as client:
+            await until_shared(client, "ab")
+        for order in (addresses, addresses[::-1]):
+            user = f"user-{order[0].rpartition(':')[2]}"
+            assert [await created(one, user) for one in order] == [(ResponseCode.SUCCESS, "")] * 2
+
+
+async def test_the_second_broker_checks_the_user_and_no_stranger_forwards(tmp_path: Path) -> None:
+    settings = settings_with_users(tmp_path)
     keys = trovemq.ClientOptions(access_key="brokers", secret_key="secret-of-brokers")
     with NameserverProcess() as nameserver:
         brokers = Brokers(tmp_path, nameserver)
