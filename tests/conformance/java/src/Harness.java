@@ -7,12 +7,14 @@ import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 
 /**
- * Runs cases side by side and prints one line each: {@code ok NAME} or {@code not ok NAME: why}, then the count.
- * A case throws when something is not as it should be; its tags are its own.
+ * Runs cases side by side, AT_ONCE of them at a time, and prints one line each: {@code ok NAME} or
+ * {@code not ok NAME: why}, then the count. PATIENCE lengthens their time limits. A case throws when something
+ * is not as it should be; its tags are its own.
  */
 final class Harness {
     interface Case {
@@ -21,6 +23,8 @@ final class Harness {
 
     static final String RUN = UUID.randomUUID().toString().substring(0, 8);
     private static final long TIME_MAX_MS = 1000 * Long.parseLong(setting("TIME_MAX_S", "100"));
+    private static final int PATIENCE = Integer.parseInt(setting("PATIENCE", "1"));
+    private static final Semaphore PLACES = new Semaphore(Integer.parseInt(setting("AT_ONCE", "1000")));
     private static final Map<String, Case> CASES = new LinkedHashMap<>();
     private static final List<AutoCloseable> CLIENTS = new CopyOnWriteArrayList<>();
     private static final Map<String, String> OUTCOMES = new LinkedHashMap<>();
@@ -48,10 +52,11 @@ final class Harness {
     }
 
     static void eventually(BooleanSupplier condition, int withinSeconds, String what) throws InterruptedException {
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(withinSeconds);
+        int seconds = withinSeconds * PATIENCE;
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(seconds);
         while (!condition.getAsBoolean()) {
             if (System.nanoTime() > end) {
-                throw new AssertionError(what + ": not within " + withinSeconds + " s");
+                throw new AssertionError(what + ": not within " + seconds + " s");
             }
             Thread.sleep(50);
         }
@@ -75,6 +80,7 @@ final class Harness {
     }
 
     private static void runOne(String name, CountDownLatch left) {
+        PLACES.acquireUninterruptibly();
         long begin = System.currentTimeMillis();
         String fault = null;
         try {
@@ -83,6 +89,7 @@ final class Harness {
             String text = String.valueOf(error).replaceAll("\\s+", " ");
             fault = text.substring(0, Math.min(300, text.length()));
         }
+        PLACES.release();
         report(name, fault, System.currentTimeMillis() - begin);
         left.countDown();
     }

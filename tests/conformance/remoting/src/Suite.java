@@ -9,6 +9,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -38,21 +39,29 @@ public final class Suite {
     private static final String DELAY = "TROVE_REMOTING_DELAY";
     private static final String TRANSACTION = "TROVE_REMOTING_TRANSACTION";
 
+    private static final int PATIENCE_MS = 20_000;
+
     private Suite() {}
 
     private static DefaultMQProducer producer(String name) throws Exception {
         DefaultMQProducer made = new DefaultMQProducer("producers-" + name + "-" + Harness.RUN);
-        made.setNamesrvAddr(ADDRESS);
-        made.setInstanceName(name + Harness.RUN);
+        configure(made, name);
+        made.setSendMsgTimeout(PATIENCE_MS);
         made.start();
         Harness.closing((AutoCloseable) made::shutdown);
         return made;
     }
 
-    private static DefaultMQPushConsumer consumer(String group, String name) {
-        DefaultMQPushConsumer made = new DefaultMQPushConsumer(group + "-" + Harness.RUN);
+    /** The client's time limits of 3 s are short for a machine on which twenty cases run at a time. */
+    private static void configure(ClientConfig made, String name) {
         made.setNamesrvAddr(ADDRESS);
         made.setInstanceName(name + Harness.RUN);
+        made.setMqClientApiTimeout(PATIENCE_MS);
+    }
+
+    private static DefaultMQPushConsumer consumer(String group, String name) {
+        DefaultMQPushConsumer made = new DefaultMQPushConsumer(group + "-" + Harness.RUN);
+        configure(made, name);
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         Harness.closing((AutoCloseable) made::shutdown);
         return made;
@@ -315,8 +324,7 @@ public final class Suite {
             producer.send(message(NORMAL, "pulled", number));
         }
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("pulled-" + Harness.RUN);
-        consumer.setNamesrvAddr(ADDRESS);
-        consumer.setInstanceName("pulled" + Harness.RUN);
+        configure(consumer, "pulled");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(NORMAL, tag("pulled"));
         Harness.closing((AutoCloseable) consumer::shutdown);
@@ -397,8 +405,8 @@ public final class Suite {
             String name, Map<String, LocalTransactionState> first, Map<String, LocalTransactionState> checked)
             throws Exception {
         TransactionMQProducer made = new TransactionMQProducer("producers-" + name + "-" + Harness.RUN);
-        made.setNamesrvAddr(ADDRESS);
-        made.setInstanceName(name + Harness.RUN);
+        configure(made, name);
+        made.setSendMsgTimeout(PATIENCE_MS);
         made.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
