@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = "def doubled(number):\n    if number > 1:\n        return 2 * number\n    return number + number\n"
 
 
-def test_folders_that_are_not_traced_are_there() -> None:
-    assert [folder for folder in UNTRACED if not (ROOT / folder).is_dir()] == []
+def test_folders_and_modules_that_are_not_traced_are_there() -> None:
+    assert [path for path in UNTRACED if not (ROOT / path).exists()] == []
 
 
 def test_this_folder_is_not_traced(request: pytest.FixtureRequest) -> None:

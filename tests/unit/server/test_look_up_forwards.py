@@ -10,7 +10,7 @@ import pytest
 from tests.support.rpc_context import RpcContext
 from trovemq_broker.server.core.forwarding import NativeStream
 from trovemq_broker.server.native.look_up_forwards import LOOK_UPS, LookUpForwards
-from trovemq_broker.server.wire import query_messages, search_messages, track_messages
+from trovemq_broker.server.wire import producer_messages, query_messages, search_messages, track_messages
 from trovemq_broker.server.wire.forwarded_messages import ForwardedClient
 from trovemq_daemon.calls import for_coroutines
 from trovemq_daemon.grpc_services import service_handlers
@@ -170,9 +170,10 @@ async def test_a_broker_that_sends_no_reply_is_named() -> None:
         await Here(There([])).get("b2")
 
 
-async def test_only_calls_that_exist_and_change_nothing_are_forwarded() -> None:
+async def test_only_calls_that_exist_are_forwarded() -> None:
     groups = group_pb2.DESCRIPTOR.services_by_name["GroupService"]
-    services = (query_messages.SERVICE, search_messages.SERVICE, track_messages.SERVICE, groups)
+    messages = (producer_messages, query_messages, search_messages, track_messages)
+    services = (*(one.SERVICE for one in messages), groups)
     methods = {f"/{service.full_name}/{one.name}": one for service in services for one in service.methods}
     assert methods.keys() >= LOOK_UPS
     assert not any(methods[path].client_streaming for path in LOOK_UPS)
