@@ -62,6 +62,16 @@ REPLICATION_FAULTS: Final = (
         ("tests/unit/replication/test_leader.py::test_a_leader_that_stood_still_put_copies_out_of_the_set",),
     ),
     Planted(
+        "a report from before the leader's pause takes the forgiven time back",
+        f"{PACKAGE}leader.py",
+        "                peer.mark_ms = min(now_ms, peer.mark_ms + stood_ms)\n",
+        "",
+        (
+            "tests/unit/replication/test_leader.py::"
+            "test_a_report_from_before_a_pause_put_its_copy_out_of_the_set",
+        ),
+    ),
+    Planted(
         "a set with fewer copies than the minimum commits",
         f"{PACKAGE}in_sync.py",
         "return self.confirmed is not None and len(self.confirmed.copies) >= self.in_sync_min",

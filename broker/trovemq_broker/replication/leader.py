@@ -498,6 +498,7 @@ class Leader:
         if stood_ms > HEARTBEAT_MS:
             for peer in self._peers.values():
                 peer.since_ms = min(now_ms, peer.since_ms + stood_ms)
+                peer.mark_ms = min(now_ms, peer.mark_ms + stood_ms)
 
     def _heartbeat(self, now_ms: NowMs) -> Heartbeat:
         log = self._log

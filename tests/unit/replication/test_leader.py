@@ -382,6 +382,26 @@ def test_a_leader_that_stood_still_put_copies_out_of_the_set() -> None:
     assert group.leader.in_sync.newest.nodes == ["a", "b"], "c was late while the leader ran"
 
 
+def test_a_report_from_before_a_pause_put_its_copy_out_of_the_set() -> None:
+    """Under load it reaches no end of the log that the leader has now."""
+    group, end = Group(A, B, C), 0
+    for stream, who in ((1, B), (3, C)):
+        group.hello(stream, who)
+        group.report(stream, 110, version=5)
+    for now_ms in (500, 1_000):
+        end = group.append(now_ms=now_ms)
+        for stream in (1, 3):
+            group.report(stream, end, version=5, now_ms=now_ms)
+        end = group.append(now_ms=now_ms)
+        group.take(group.leader.tick(now_ms), now_ms)
+    group.take(group.leader.tick(9_000), 9_000)
+    group.append(now_ms=9_001)
+    for stream in (1, 3):
+        group.report(stream, end, version=5, now_ms=9_002)
+    group.take(group.leader.tick(9_500), 9_500)
+    assert group.leader.in_sync.newest.nodes == ["a", "b", "c"]
+
+
 def test_a_set_at_its_minimum_loses_no_copy() -> None:
     group = open_group()
     group.take(group.leader.closed(1, 10, is_dead=True), 10)
