@@ -126,3 +126,20 @@ def test_client_ids_of_lost_connections_were_kept() -> None:
         assert [members.producer(one) for one in ("r1", "r2")] == [None, None]
 
     asyncio.run(main())
+
+
+def test_the_end_of_a_connection_failed_when_a_later_one_had_its_client_id() -> None:
+    """Its other members, and waiting pulls, were then kept."""
+
+    async def main() -> None:
+        members, former, later = Members(TestBroker()), _Connection(), _Connection()
+        for connection in (former, later):
+            members.requests(cast("Any", connection), "r1")
+        found = members.producer("r1")
+        assert found is not None
+        assert found.connection is cast("Any", later)
+        later.on_lost[0]()
+        assert members.producer("r1") is None
+        former.on_lost[0]()
+
+    asyncio.run(main())

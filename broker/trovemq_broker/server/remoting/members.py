@@ -361,7 +361,8 @@ class Members:
         for name in list(self._producing.get(connection, ())):
             self._stop_producing(connection, name)
         for client_id in self._requesting.pop(connection, ()):
-            if self._requesters[client_id].connection is connection:
+            requester = self._requesters.get(client_id)
+            if requester is not None and requester.connection is connection:
                 del self._requesters[client_id]
         self._of_connection.pop(connection, None)
         self._refused.pop(connection, None)
