@@ -171,7 +171,9 @@ class GroupKinds:
     # --- clients from before ------------------------------------------------------------------------
     def _check_returned(self, name: str, clients: str, period_ms: int) -> None:
         """TroveError GROUP_CLIENTS_DIFFER while those from before the start may still come back."""
-        remaining_ms = period_ms - (self._core.clock_ms() - self._opened_ms)
+        now_ms = self._core.clock_ms()
+        self._opened_ms = min(self._opened_ms, now_ms)  # the clock was set back
+        remaining_ms = period_ms - (now_ms - self._opened_ms)
         if remaining_ms > 0:
             text = f"{clients} consumed as group {name} before this broker started, or came to lead"
             text += f": unless they come back within {-(-remaining_ms // 1000)} s, others may join"
