@@ -176,8 +176,8 @@ CLUSTER_CONFIG_FAULTS: Final = (
     Planted(
         "a change larger than a run of the log is written as one",
         f"{PACKAGE}logged.py",
-        "            if _size_of(changed) <= self._run_size_max:",
-        "            if True:",
+        "if _is_one_record(changed) and _size_of(changed) <= self._run_size_max:",
+        "if _is_one_record(changed):",
         (f"{LOGGED}test_a_change_larger_than_a_run_of_the_log_is_whole_or_not_made",),
     ),
     Planted(
@@ -204,9 +204,23 @@ CLUSTER_CONFIG_FAULTS: Final = (
     Planted(
         "an earlier file undoes the records of the log",
         f"{PACKAGE}logged.py",
-        " or rank <= own):",
-        "):",
+        " or rank < own or (self._image and rank == own):",
+        ":",
         (f"{LOGGED}test_an_older_file_or_that_of_another_cluster_counts_for_nothing",),
+    ),
+    Planted(
+        "a change of many entries is several records of the log",
+        f"{PACKAGE}logged.py",
+        "if _is_one_record(changed) and ",
+        "if ",
+        (f"{LOGGED}test_of_a_change_of_hundreds_of_entries_the_log_kept_some",),
+    ),
+    Planted(
+        "a former leader's file counts for what the log has let go",
+        f"{PACKAGE}logged.py",
+        "        if not store.tables.lacks_removed(CLUSTER_KIND):",
+        "        if True:",
+        (f"{LOGGED}test_a_former_leader_that_led_again_had_its_old_table",),
     ),
     Planted(
         "a broker waits for the leader that its setting names",

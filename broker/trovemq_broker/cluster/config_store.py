@@ -117,7 +117,10 @@ class ConfigStore:
         if waiting.cancelled():
             what = "this broker stops, or leads its group no more; the change may or may not have been made"
             raise TroveError(errors.SERVICE_NOT_AVAILABLE, what, in_doubt="true")
-        waiting.result()
+        try:
+            waiting.result()
+        except TroveError as error:
+            raise TroveError(error.spec, error.message, **{**error.fields, "in_doubt": "true"}) from error
 
     async def _until_committed(self, end: PhysicalOffset) -> None:
         """A change that is in the log is committed at some time, or this leader ends."""

@@ -5,9 +5,9 @@ committed up to `appended_end`. Where that is not known, as at a stop, it is los
 change or not, and this table makes no other one.
 
 Invariants
-- A change is one run of the log, which a later leader has whole or not at all. All entries of a table may be
-  more: they are written as a new image, and its head after them makes them the table. The former image is
-  removed with the next one.
+- A change is one record of the log, which a later leader has whole or not at all. A larger one is written as
+  a new image of all entries, and its head after them makes them the table. The former image is removed with
+  the next one.
 - Another broker is sent nothing that is not committed: a later leader would give its version to another
   change.
 - `promised`, `removed` and the store's id are records, too: a later leader of the group is as fenced as this
@@ -52,6 +52,7 @@ from trovemq_store.engine.message_store import MessageStore
 from trovemq_store.topics.config_table import Change
 from trovemq_store.topics.lax_json import object_member
 from trovemq_store.topics.security_entries import SealedEntry
+from trovemq_store.topics.table_records import CLUSTER_KIND, PARTS_MAX
 
 RUN_SIZE_MAX: Final = 1 << 20
 """Of the entries of a change that is one run of the log."""
@@ -81,6 +82,8 @@ class LoggedTable(StoredTable):
         self._run_size_max = run_size_max
         self._change: Change[SealedEntry] | None = None
         self._image = self._last_image = 0
+        self._recorded: tuple[str, _Rank] | None = None
+        """The cluster and rank of the head that the log had at the start."""
         self._is_recorded = False
         self._is_lost = False
         self._problem = ""
@@ -91,7 +94,9 @@ class LoggedTable(StoredTable):
         STORE_NEWER, SEALING_KEY_MISMATCH, DISK_FULL; StorageError."""
         assert store.tables is not None, "a group's tables are in its log"
         file = ClusterFile(store.files)
-        entries = ClusterEntries(file, file.load())
+        if not store.tables.lacks_removed(CLUSTER_KIND):  # a node that led before another one did
+            file.load()
+        entries = ClusterEntries(file, dict(file.values))
         store.tables.attach(entries)
         settings = store.settings
         size = min(RUN_SIZE_MAX, settings.batch_size_max // 2, settings.commit_log_file_size // 4)
@@ -148,7 +153,7 @@ class LoggedTable(StoredTable):
     def _append(self, update: Update | None, promised: Generation, removed: bool) -> None:
         if self._is_recorded and (update is None or update.base is not None):
             changed = self._changed(update, promised, removed)
-            if _size_of(changed) <= self._run_size_max:
+            if _is_one_record(changed) and _size_of(changed) <= self._run_size_max:
                 self._append_run(changed)
                 return
         after = self._after(update)
@@ -228,6 +233,8 @@ class LoggedTable(StoredTable):
         if int(str(head.get("format"))) > FORMAT:
             raise TroveError(errors.STORE_NEWER, "the configuration was written by a newer TroveMQ")
         check_known(head, _HEAD_MEMBERS, "the configuration's head")
+        present, promised = head_from(head["head"]), generation_from(head["promised"])
+        self._recorded = present.cluster, _Rank(promised, present.generation, present.version)
         names = names_of(values, head["image"])
         if len(names) != head["entries"]:  # a version that knows no such records has let some be removed
             self._problem = f"the log has {len(names)} of {head['entries']} entries of the configuration"
@@ -237,8 +244,8 @@ class LoggedTable(StoredTable):
         seal = self._seal if self._key_id else None
         entries = [entry_from(values[name], seal) for name in names]
         entries.sort(key=lambda entry: entry.version.version)
-        self._apply(Update(None, head_from(head["head"]), tuple(entries)))
-        self.promised = generation_from(head["promised"])
+        self._apply(Update(None, present, tuple(entries)))
+        self.promised = promised
         self.removed = head.get("removed") is True
         self.store_id = str(head["storeId"])
         self._is_recorded = all(places.get(name, _NOWHERE) >= min_offset for name in (HEAD, *names))
@@ -256,9 +263,10 @@ class LoggedTable(StoredTable):
         if not bodies:
             return
         cluster, rank = _rank_of(bodies)
-        own = _Rank(self.promised, self.head.generation, self.head.version)
-        if self._image and (cluster != self.head.cluster or rank <= own):
-            return
+        if self._recorded is not None:
+            own_cluster, own = self._recorded
+            if cluster != own_cluster or rank < own or (self._image and rank == own):
+                return
         old = StoredTable.of(bodies, self._file, self._seal)
         self._apply(old.table.image())
         self.promised, self.removed = max(old.promised, self.promised), old.removed
@@ -284,6 +292,11 @@ def _rank_of(bodies: Sequence[JsonObject]) -> tuple[str, _Rank]:
 
 def _name_of(image: int, entry: Entry) -> str:
     return f"{image}/{entry.kind}/{entry.name}"
+
+
+def _is_one_record(entries: Sequence[Put]) -> bool:
+    """Of several the log may keep the first ones alone."""
+    return sum(1 + len(value or ()) for _, value in entries) <= PARTS_MAX
 
 
 def _size_of(entries: Sequence[Put]) -> int:

@@ -41,11 +41,12 @@ _IN_FILE: Final = ("sealingKey", "promised", "removed", "head")
 
 
 class ClusterFile:
-    """The file of the entries. Call load() first, and that of `table` before the first write()."""
+    """The file of the entries. Call load() first, unless its content counts for nothing, and that of `table`
+    before the first write()."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
-        self._values: JsonObject = {}
+        self.values: JsonObject = {}
         self._body = b""
         self.table: Final = TableFile(files)
         """The file for a store without a group."""
@@ -66,14 +67,14 @@ class ClusterFile:
                     continue
                 content = self._files.read_bytes(path)
                 check_seal(content)
-                self._values = object_member(json.loads(content), "entries")
+                self.values = object_member(json.loads(content), "entries")
             except (ValueError, AttributeError, UnreadableError) as error:
                 faults.append(f"{path}: {error}")
                 continue
             self.crc, self.is_second_copy = crc32(content), path == BACKUP_PATH
             break
         self.fault = "; ".join(faults)
-        return dict(self._values)
+        return dict(self.values)
 
     def begin_save(
         self, _changes: Mapping[str, JsonObject | None], _version: JsonObject
@@ -83,13 +84,13 @@ class ClusterFile:
     def put(self, name: str, value: JsonObject | None) -> None:
         """The next content has this entry; None: it has not."""
         if value is None:
-            self._values.pop(name, None)
+            self.values.pop(name, None)
         else:
-            self._values[name] = value
+            self.values[name] = value
 
     def capture(self, _version: JsonObject) -> Callable[[], bytes]:
         """Returns the function that renders the present content; it may run in another thread."""
-        return partial(self._render, dict(self._values))
+        return partial(self._render, dict(self.values))
 
     def _render(self, values: JsonObject) -> bytes:
         head = object_member(values, HEAD)

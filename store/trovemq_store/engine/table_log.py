@@ -449,6 +449,11 @@ class TableLog:
         """Whether the log has the whole table of that kind, so that its file is not needed."""
         return self._is_complete(self._notes.get(kind), self._recorded(kind))
 
+    def lacks_removed(self, kind: str) -> bool:
+        """Whether the kind's file may lack changes whose records were removed from the log."""
+        note = self._notes.get(kind)
+        return note is not None and note.base_end < self._store.min_offset
+
     def _alive_of_file(self, table: Table, end: PhysicalOffset) -> JsonObject:
         """The entries of the file, whose content has that end, without those of topics and groups that were
         deleted since."""
@@ -580,8 +585,7 @@ class TableLog:
         """Whether a file may lack a change, perhaps a deletion, whose record lies below that offset."""
         for kind, table in self._tables.items():
             note = self._notes.get(kind)
-            end = LOG_ORIGIN if note is None else note.base_end
-            if end < min(physical_offset, table.log_end):
+            if (LOG_ORIGIN if note is None else note.base_end) < min(physical_offset, table.log_end):
                 return True
         return False
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from tests.support.atomic import SEGMENT
-from tests.support.engine import NOW_MS, flush
+from tests.support.engine import NOW_MS, flush, send
 from tests.support.followers import commit, copy, follower
 from tests.unit.cluster_config.config_parts import (
     MARK,
@@ -31,16 +32,20 @@ from trovemq_broker.cluster_config.entries import (
 )
 from trovemq_broker.cluster_config.logged import LoggedTable
 from trovemq_broker.cluster_config.logged_entries import names_of
-from trovemq_broker.cluster_config.owner import Owner, _update, begin_founding
+from trovemq_broker.cluster_config.owner import CHANGES_AT_ONCE_MAX, Owner, _update, begin_founding
 from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_broker.cluster_config.table import Update
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import LOG_ORIGIN, PhysicalOffset
 from trovemq_store.engine.message_store import MessageStore
+from trovemq_store.engine.trim import trim_now
 from trovemq_store.files.memory import MemoryFileSystem
+from trovemq_store.settings import StoreSettings
 
 SETTINGS: Final = replace(SEGMENT, tables_in_log=True)
+ROOMY: Final = replace(SETTINGS, commit_log_file_size=4 << 20, batch_size_max=1 << 20)
+"""A change of hundreds of entries is no larger than a run."""
 FILES: Final = (
     logged_entries.PATH,
     logged_entries.BACKUP_PATH,
@@ -52,9 +57,14 @@ FILES: Final = (
 class Node:
     """The store of a group's leader, whose changes are committed when they are on disk."""
 
-    def __init__(self, files: MemoryFileSystem | None = None, seal: SecretSeal | None = None) -> None:
+    def __init__(
+        self,
+        files: MemoryFileSystem | None = None,
+        seal: SecretSeal | None = None,
+        settings: StoreSettings = SETTINGS,
+    ) -> None:
         self.files = MemoryFileSystem() if files is None else files
-        self.store = MessageStore.open(self.files, SETTINGS, NOW_MS, commit_limit=LOG_ORIGIN)
+        self.store = MessageStore.open(self.files, settings, NOW_MS, commit_limit=LOG_ORIGIN)
         commit(self.store, self.store.end_offset)
         self.table = LoggedTable.open(self.store, seal)
         assert self.store.tables is not None
@@ -262,19 +272,50 @@ def test_a_change_larger_than_a_run_of_the_log_is_whole_or_not_made() -> None:
     node = Node()
     node.found()
     node.make(created("orders"))
+    assert _made_of_the_first_records(node, SETTINGS, lambda: node.make(*_large(node))) == {False, True}
+
+
+@pytest.mark.parametrize("kind", ["create", "alter", "forget"])
+def test_of_a_change_of_hundreds_of_entries_the_log_kept_some(kind: str) -> None:
+    """The next leader then had no table, or one of two versions."""
+    node = Node(settings=ROOMY)
+    node.found()
+    for part in range(5):
+        names = [f"{part}-{number}" for number in range(CHANGES_AT_ONCE_MAX)]
+        create = [created(name) for name in names]
+        if kind == "create" and part == 4:
+            break
+        node.make(*create)
+        if kind == "forget":
+            node.make(*(deleted(entry(node, name)) for name in names))
+
+    def change() -> None:
+        if kind == "create":
+            node.make(*create)
+        elif kind == "alter":
+            node.make(*(altered(entry(node, name), message_type="FIFO") for name in names))
+        else:
+            node.save(node.table.begin(_update(node.table.head, [], node.table.head.version)))
+
+    assert _made_of_the_first_records(node, ROOMY, change) == {False, True}
+
+
+def _made_of_the_first_records(node: Node, settings: StoreSettings, change: Callable[[], None]) -> set[bool]:
+    """Whether a next leader has the change, of whose records the first ones are in its log; for each number
+    of these."""
     before, begin = image(node.table), node.store.end_offset
-    node.make(*_large(node))
+    change()
     end, after = node.store.end_offset, image(node.table)
     seen = set()
     for limit in _record_ends(node, begin, end):
         files = MemoryFileSystem()
-        store = follower(files, settings=SETTINGS)
+        store = follower(files, settings=settings)
         copy(node.store, store, limit)
         store.close(NOW_MS)
-        found = image(Node(files).table)
+        found = image(Node(files, settings=settings).table)
         assert found in (before, after)
         seen.add(found == after)
-    assert seen == {False, True}
+    return seen
 
 
 def _record_ends(node: Node, begin: PhysicalOffset, end: PhysicalOffset) -> list[PhysicalOffset]:
@@ -359,6 +400,71 @@ def test_records_that_an_older_version_has_let_go_are_no_table() -> None:
     then = node.next_leader().table
     assert not then.table.exists
     assert "2 of 3" in then.fault
+
+
+def test_a_table_with_holes_was_replaced_by_an_older_file() -> None:
+    node = Node()
+    node.found()
+    node.make(created("orders"))
+    node.write_files()
+    older = node.files.read_bytes(table_file.PATH)
+    node.make(created("bills"))
+    change = node.table._entries.begin_change([("1/topic/orders", None)])
+    change.run()
+    node.commit()
+    node.table._entries.finish(change)
+    then = node.next_leader()
+    then.stop()
+    then.files.write_atomic(table_file.PATH, older)
+    again = Node(then.files)
+    assert not again.table.table.exists
+    assert "2 of 3" in again.table.fault
+
+
+def test_a_former_leader_that_led_again_had_its_old_table() -> None:
+    """Its file had entries whose deletions were removed from the log meanwhile."""
+    node = Node()
+    node.found()
+    node.make(*(created(f"t{number}") for number in range(10)))
+    node.write_files()
+    other = node.next_leader()
+    node.stop()
+    other.make(*(deleted(entry(other, f"t{number}")) for number in range(10)))
+    other.make(*(created(f"late-{number}") for number in range(5)))
+    other.save(other.table.begin(_update(other.table.head, [], other.table.head.version)))
+    other.save(other.table.begin_promise(Generation(9, "f" * 16), "c1"))
+    end = _let_go(other)
+    store = follower(node.files, commit_limit=None, settings=SETTINGS)
+    copy(other.store, store)
+    commit(store, other.store.end_offset)
+    assert store.tables is not None
+    store.tables.follows = True
+    store.tables.write_now()
+    store.flush_projections()
+    trim_now(store.trim(end))
+    store.close(NOW_MS)
+    again = follower(node.files, commit_limit=None, settings=SETTINGS)
+    assert again.tables is not None
+    again.tables.follows = True
+    assert image(LoggedTable.open(again)) == image(other.table)
+
+
+def _let_go(node: Node) -> PhysicalOffset:
+    """Appends messages until all records of the table lie in segments that may go; the end of these."""
+    store, until = node.store, node.store.end_offset + 3 * SETTINGS.commit_log_file_size
+    store.topics.create("orders", queue_count=1)
+    while store.end_offset < until:
+        send(store, b"x" * 4_000)
+    node.commit()
+    store.flush_projections()
+    end = store.closed_segments()[-1].end
+    assert store.tables is not None
+    while store.tables.reappend_before(end):
+        pass
+    node.commit()
+    node.write_files()
+    assert not store.tables.lack_below(end)
+    return PhysicalOffset(end)
 
 
 def test_a_power_cut_at_any_sync_loses_no_committed_change() -> None:
