@@ -117,7 +117,8 @@ class ConfigNode:
             await self._follow()
             member = stored.table.get(Kind.BROKER, self._broker)
             if stored.removed or (member is not None and member.deleted):
-                await self._refused(TroveError(errors.CONFIG_MEMBER_REMOVED))
+                self._take_removal()
+                self._recording = asyncio.create_task(self._note_removal(), name="config-removed")
         self._role.is_known = True
         self._signal.notify()
         self._begin_recording()
@@ -359,16 +360,25 @@ class ConfigNode:
         """The stream to the owner ended with this error."""
         self._finder.hint = ""
         if error.spec is errors.CONFIG_MEMBER_REMOVED and self._role.follower is not None:
-            self._role.removed = True
-            get_logger().error("config.removed", message=self.condition.problem())
-            self._role.follower.end()
-            self._publish(now=True)
-            try:
-                await self._store.note_removal()
-            except TroveError as failure:
-                get_logger().error("config.not_stored", message=str(failure))
+            self._take_removal()
+            await self._note_removal()
         elif error.spec is errors.CONFIG_OWNER_MOVED:
             self._finder.hint = error.fields.get("owner", "")
+
+    def _take_removal(self) -> None:
+        """This broker is no member any more."""
+        assert self._role.follower is not None, "the owner stays a member"
+        self._role.removed = True
+        get_logger().error("config.removed", message=self.condition.problem())
+        self._role.follower.end()
+        self._publish(now=True)
+
+    async def _note_removal(self) -> None:
+        """Stores it, which in a replica group waits for the commit."""
+        try:
+            await self._store.note_removal()
+        except TroveError as failure:
+            get_logger().error("config.not_stored", message=str(failure))
 
     # --- time -----------------------------------------------------------------------------------------
     async def _watch_time(self) -> None:

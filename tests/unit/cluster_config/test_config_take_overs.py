@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cluster_config.config_brokers import ConfigBroker, config_cluster, refused, two
+from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster_config.entries import ORIGIN, Generation, Kind
 from trovemq_broker.cluster_config.follower import FollowerWork
 from trovemq_broker.cluster_config.messages import Hello, Report
@@ -200,6 +201,24 @@ async def test_a_removed_broker_does_not_become_a_member_by_its_next_hello() -> 
         stream = owner.node.watch(_hello_of(follower), _no_reports())
         await refused(stream.__anext__(), errors.CONFIG_MEMBER_REMOVED)
         assert owner.node.table.members() == ["a"]
+
+
+async def test_a_removed_broker_whose_group_commits_nothing_did_not_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def commits_nothing(_store: ConfigStore) -> None:
+        await asyncio.Event().wait()
+
+    async with config_cluster() as cluster:
+        owner, follower = await two(cluster)
+        await owner.delete(Kind.BROKER, "b")
+        await cluster.until(lambda: follower.state == "removed")
+        await follower.stop()
+        monkeypatch.setattr(ConfigStore, "note_removal", commits_nothing)
+        async with asyncio.timeout(60):
+            await follower.start()
+            assert follower.state == "removed"
+            await follower.stop()
 
 
 async def test_a_removed_broker_stays_removed_while_its_owner_is_away() -> None:

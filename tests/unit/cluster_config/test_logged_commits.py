@@ -85,8 +85,9 @@ async def test_a_leader_that_ends_makes_no_change_any_more() -> None:
     task = bench.begun("orders")
     _, answer = await bench.commits.asked.get()
     answer.set_exception(TroveError(errors.SERVICE_NOT_AVAILABLE, "this node leads no more"))
-    with pytest.raises(TroveError):
+    with pytest.raises(TroveError) as raised:
         await task
+    assert raised.value.in_doubt, "its followers may have it"
     assert not bench.has("orders")
     with pytest.raises(TroveError):
         bench.begun("bills")
