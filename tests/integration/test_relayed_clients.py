@@ -72,7 +72,7 @@ async def locked(client: RemotingClient, client_id: str) -> list[int]:
         answer = await client.ask(RequestCode.LOCK_BATCH_MQ, body=json.dumps(data).encode())
         if answer.code == ResponseCode.SUCCESS:
             return sorted(one["queueId"] for one in answer.json()["lockOKMQSet"])
-        assert "SERVICE_NOT_AVAILABLE" in answer.header.remark
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer
         await asyncio.sleep(0.1)
     raise AssertionError(answer.header.remark)
 
