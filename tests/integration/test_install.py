@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_how_to import ADDRESS, blocks
+from tests.integration.test_how_to import ADDRESS, PAGES_OF_ONE, blocks
 from tests.integration.test_wheels import OWN_TEST, PACKAGES, installed_bytes, run, use_the_daemons
 from tests.support.trials import SOAK
 from tools import dist
@@ -225,3 +225,20 @@ print(JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).rea
 """
     done = run([commands / "python", "-c", program, str(folder / dist.BILL)], 120)
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stdout + done.stderr
+
+
+def test_all_how_tos_run_on_the_wheels(folder: Path, tmp_path: Path) -> None:
+    """With the packages of the tests, and none of ours but from the folder."""
+    lock = ROOT / "locks" / "dev.txt"
+    commands = fresh(tmp_path / "fresh", folder, "--no-deps", "-r", str(lock))
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"]
+    run([*uv, "--python", commands / "python", *folder.glob("*.whl")], INSTALL_SECONDS_MAX)
+    shown = "import trovemq, trovemq_broker, trovemq_console as c; print(trovemq.__file__, c.__file__)"
+    ours = run([commands / "python", "-c", shown], 60).stdout.split()
+    assert len(ours) == 2
+    assert all(Path(one).is_relative_to(tmp_path) for one in ours)
+    pages = [f"tests/integration/{one}.py" for one in ("test_how_to", "test_faststream")]
+    options = ["-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "pages")]
+    done = run([commands / "python", "-m", "pytest", *options, *pages], INSTALL_SECONDS_MAX, place=ROOT)
+    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) >= len(PAGES_OF_ONE), done.stdout[-4_000:]
