@@ -90,7 +90,10 @@ CLUSTER_CONFIG_FAULTS: Final = (
         f"{PACKAGE}stored.py",
         "        if work.saved:",
         "        if True:",
-        (WALK,),
+        (
+            "tests/unit/cluster_config/test_config_table_file.py::"
+            "test_a_refused_write_changes_nothing_and_the_next_one_counts[1-write]",
+        ),
     ),
     Planted(
         "the take-over continues with the lowest copy",
@@ -118,7 +121,7 @@ CLUSTER_CONFIG_FAULTS: Final = (
         f"{PACKAGE}table.py",
         "        if before.version != change.seen:",
         "        if False:",
-        (WALK,),
+        (f"{REFUSALS}test_a_change_for_an_older_version_is_a_conflict",),
     ),
     Planted(
         "an entry that is made again keeps the id of the deleted one",
@@ -147,7 +150,10 @@ CLUSTER_CONFIG_FAULTS: Final = (
         f"{PACKAGE}reconcile.py",
         "Action(ActionKind.WITHHOLD, own.key",
         "Action(ActionKind.DELETE, own.key",
-        (WALK,),
+        (
+            "tests/unit/cluster_config/test_config_reconcile.py::"
+            "test_an_entry_that_the_table_lacks_is_reported_and_never_deleted",
+        ),
     ),
     Planted(
         "a change is made although its leader ended before the commit",

@@ -37,7 +37,7 @@ ELECTION_FAULTS: Final = (
         "sets = [*self.proposed, *([self.confirmed] if self.confirmed is not None else [])]",
         "sets = [self.newest]",
         (f"{RULES}test_a_proposal_counts_until_a_later_one_is_written", *WALK),
-        {"TRIAL": "0"},
+        {"TRIAL": "4"},
     ),
     Planted(
         "an election leaves fewer copies than the minimum",

@@ -42,7 +42,7 @@ REPLICATION_FAULTS: Final = (
         "            if len(copies) > self.in_sync_min:",
         "            if len(copies) > 1:",
         WALK,
-        {"TRIAL": "0"},
+        {"TRIAL": "4"},
     ),
     Planted(
         "of two late copies the one that does not answer stays in the set",
