@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 WrongUsage: Any = typer.BadParameter.__mro__[-4]
-"""The class of all errors of usage: typer.TyperException, which typer 0.27 does not name."""
+"""The class of all errors of usage, the one below Exception: typer.TyperException, which typer 0.27 does not
+name."""
 
 
 @dataclass(frozen=True, slots=True)
