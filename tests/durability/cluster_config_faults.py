@@ -167,9 +167,9 @@ CLUSTER_CONFIG_FAULTS: Final = (
     ),
     Planted(
         "a change is not made because its commit takes long",
-        STORE,
-        "                if error.spec not in STORED:",
-        "                if True:",
+        "broker/trovemq_broker/admin/change_saver.py",
+        "            if error.spec not in STORED:",
+        "            if True:",
         (f"{COMMITS}test_a_commit_that_takes_long_is_waited_for_again",),
     ),
     Planted(

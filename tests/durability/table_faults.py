@@ -147,8 +147,8 @@ TABLE_FAULTS: Final = (
     Planted(
         "a change whose wait timed out is forgotten",
         SAVER,
-        "                if error.spec not in STORED:\n                    raise\n",
-        "                raise\n",
+        "            if error.spec not in STORED:\n                raise\n",
+        "            raise\n",
         (f"{CHANGES}test_a_topic_whose_wait_timed_out_was_never_there[spec0-FLUSH_DISK_TIMEOUT]",),
     ),
     Planted(

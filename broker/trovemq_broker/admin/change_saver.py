@@ -13,16 +13,27 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
+from trovemq_broker.produce.put_status import STORED
 from trovemq_daemon.threads import run_in_thread, until_done
-from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
 from trovemq_proto.positions import PhysicalOffset
 
-STORED: Final = (errors.FLUSH_DISK_TIMEOUT, errors.REPLICA_TIMEOUT)
-"""The change is in the log, and is made when the log is safe up to it."""
 Durable = Callable[[PhysicalOffset], Awaitable[None]]
 Finish = Callable[[], None]
 Late = Callable[[], Awaitable[None]]
+
+
+async def until_durable(durable: Durable, end: PhysicalOffset, late: Callable[[TroveError], None]) -> None:
+    """Returns when the log is safe up to `end`, which makes the change. `late` is called with each time-out,
+    after which this continues. STORE_FAILED, SERVICE_NOT_AVAILABLE."""
+    while True:
+        try:
+            await durable(end)
+            return
+        except TroveError as error:
+            if error.spec not in STORED:
+                raise
+            late(error)
 
 
 async def never_logged(_end: PhysicalOffset) -> None:
@@ -116,15 +127,12 @@ class ChangeSaver:
 
     async def _await_log(self, end: PhysicalOffset, reply: asyncio.Future[None]) -> None:
         """Returns when the log is on disk up to `end`; the caller gets the first time-out. STORE_FAILED."""
-        while True:
-            try:
-                await self._durable(end)
-                return
-            except TroveError as error:
-                if error.spec not in STORED:
-                    raise
-                if not reply.done():
-                    reply.set_exception(error)
+
+        def late(error: TroveError) -> None:
+            if not reply.done():
+                reply.set_exception(error)
+
+        await until_durable(self._durable, end, late)
 
     def settle(self, commit_limit: PhysicalOffset) -> None:
         """Makes the changes that still wait for the log. Call when no sync runs any more and the store is

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from trovemq_broker.admin.change_saver import STORED
+from trovemq_broker.admin.change_saver import Durable, until_durable
 from trovemq_broker.cluster.config_dropped import DroppedChanges
 from trovemq_broker.cluster_config.entries import Generation
 from trovemq_broker.cluster_config.logged import LoggedTable
@@ -15,13 +15,11 @@ from trovemq_broker.cluster_config.stored import StoredTable, StoredWork
 from trovemq_daemon.threads import run_in_thread, until_done
 from trovemq_proto import errors
 from trovemq_proto.errors import TroveError
-from trovemq_proto.positions import PhysicalOffset
 from trovemq_store.files.failures import reported
 from trovemq_store.files.files import FileSystem, StorageError
 
 STORE_ID_PATH: Final = "config/trovemq-store-id"
 _STORE_ID: Final = re.compile(rb"[0-9a-f]{16}\n?")
-Committed: TypeAlias = Callable[[PhysicalOffset], Awaitable[None]]
 
 
 class TableWork(Protocol):
@@ -57,7 +55,7 @@ class ConfigStore:
         stored: StoredTable,
         files: FileSystem,
         draw_id: Callable[[], str],
-        committed: Committed | None = None,
+        committed: Durable | None = None,
     ) -> None:
         """`committed(end)` returns when the log is on disk and committed up to there; of a LoggedTable."""
         self.stored: Final = stored
@@ -105,7 +103,9 @@ class ConfigStore:
         work.run()
         if (end := self._logged.appended_end) is None:
             return
-        self._waiting = waiting = asyncio.create_task(self._until_committed(end), name="config-commit")
+        assert self._committed is not None, "its changes are records"
+        committed = until_durable(self._committed, end, late=lambda _error: None)
+        self._waiting = waiting = asyncio.create_task(committed, name="config-commit")
         if self._is_over:
             waiting.cancel()
         try:
@@ -121,17 +121,6 @@ class ConfigStore:
             waiting.result()
         except TroveError as error:
             raise TroveError(error.spec, error.message, **{**error.fields, "in_doubt": "true"}) from error
-
-    async def _until_committed(self, end: PhysicalOffset) -> None:
-        """A change that is in the log is committed at some time, or this leader ends."""
-        assert self._committed is not None, "its changes are records"
-        while True:
-            try:
-                await self._committed(end)
-                return
-            except TroveError as error:
-                if error.spec not in STORED:
-                    raise
 
     @property
     def must_record(self) -> bool:

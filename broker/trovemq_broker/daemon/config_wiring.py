@@ -12,11 +12,12 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from trovemq_broker.admin.change_saver import Durable
 from trovemq_broker.cluster.cluster_routes import ClusterRoutes
 from trovemq_broker.cluster.config_calls import Endpoints
 from trovemq_broker.cluster.config_metrics import ConfigCollector
 from trovemq_broker.cluster.config_node import ConfigNode, NodeParts
-from trovemq_broker.cluster.config_store import Committed, ConfigStore
+from trovemq_broker.cluster.config_store import ConfigStore
 from trovemq_broker.cluster.registration import registration_channels
 from trovemq_broker.cluster.view import LocalBroker
 from trovemq_broker.cluster_config.entries import ClockMs
@@ -60,7 +61,7 @@ def config_node(
     cluster: ClusterParts,
     tables: LocalTables,
     view: LocalBroker,
-    committed: Committed,
+    committed: Durable,
 ) -> ConfigNode:
     """`address`: where other brokers reach this one. `committed`: of a replica group, whose log has the
     table."""
